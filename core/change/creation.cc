@@ -69,8 +69,8 @@ absl::StatusOr<Value> MakeValue(const CreateValue& change, store::Store& store,
   if (!place.ok()) return Annotate(place.status(), change.name);
   Tensor elements = change.elements;
   if (change.program != nullptr) {
-    PSD_ASSIGN_OR_RETURN(
-        elements, RunCreation(*change.program, CreationLimits(limits, store.memory()), memory));
+    PSD_ASSIGN_OR_RETURN(elements,
+                         RunCreation(*change.program, CreationLimits(limits, **place), memory));
   }
   if (!change.rows) return Value(std::move(elements));
   PSD_ASSIGN_OR_RETURN(elements, elements.Clone(place->get()));

@@ -30,6 +30,8 @@ absl::StatusOr<VersionBuffer> CopyOf(const Tensor& from, Allocator& allocator) {
   PSD_ASSIGN_OR_RETURN(VersionBuffer copy, Allocate(allocator, dense.NumBytes()));
   PSD_RETURN_IF_ERROR(CopyBytes(copy.block->place().device(), copy.data, dense.device(),
                                 dense.address(), dense.NumBytes()));
+  if (Device* device = copy.block->place().device(); device != nullptr)
+    PSD_RETURN_IF_ERROR(device->Synchronize());
   return copy;
 }
 
@@ -239,7 +241,7 @@ class PinPlan {
 
   bool copies() const { return copies_; }
   // Copies the version and releases it. Called without the lock. Requires: copies().
-  absl::StatusOr<Tensor> Copy();
+  absl::StatusOr<Tensor> Copy(Device* to);
 
   // The elements are valid until they are copied, or as long as the pins. They are on the
   // parameter's device.
@@ -277,13 +279,12 @@ void PinPlan::Take(VersionPins& pins) {
   ++parameter_.copies_;
 }
 
-absl::StatusOr<Tensor> PinPlan::Copy() {
-  Device* const device = parameter_.device_;
-  absl::StatusOr<Tensor> copy = Tensor::Empty(parameter_.shape_, parameter_.dtype_,
-                                              device == nullptr ? nullptr : &device->memory());
+absl::StatusOr<Tensor> PinPlan::Copy(Device* to) {
+  absl::StatusOr<Tensor> copy =
+      Tensor::Empty(parameter_.shape_, parameter_.dtype_, to == nullptr ? nullptr : &to->memory());
   if (copy.ok()) {
     const absl::Status copied =
-        CopyBytes(device, copy->mutable_address(), device, data_, parameter_.bytes_);
+        CopyBytes(to, copy->mutable_address(), parameter_.device_, data_, parameter_.bytes_);
     if (!copied.ok()) copy = copied;
   }
   VersionSet::Buffers freed;
@@ -314,8 +315,9 @@ absl::StatusOr<std::vector<PinnedVersion>> Parameter::PinAll(
   absl::Status failure;
   for (size_t i = 0; i < plans.size(); ++i) {
     // Goes on after a failure, because Copy also releases the version.
-    absl::StatusOr<Tensor> tensor =
-        plans[i].copies() ? plans[i].Copy() : AsTensor(plans[i].flat(), std::move(pins[i]));
+    absl::StatusOr<Tensor> tensor = plans[i].copies()
+                                        ? plans[i].Copy(plans[i].parameter().device())
+                                        : AsTensor(plans[i].flat(), std::move(pins[i]));
     if (tensor.ok()) results.push_back({*std::move(tensor), plans[i].version()});
     if (!tensor.ok()) failure.Update(tensor.status());
   }
@@ -348,8 +350,7 @@ absl::StatusOr<PinnedTogether> Parameter::PinTogether(absl::Span<Parameter* cons
     if (!plan.copies() && device == nullptr) continue;
     // Goes on after a failure, because Copy also releases the version.
     absl::StatusOr<Tensor> copy =
-        plan.copies() ? plan.Copy() : CopyToHost(pinned.tensors.back(), device);
-    if (copy.ok() && plan.copies()) copy = copy->ToHost();
+        plan.copies() ? plan.Copy(nullptr) : CopyToHost(pinned.tensors.back(), device);
     if (!copy.ok()) {
       failure.Update(copy.status());
       continue;

@@ -125,6 +125,7 @@ absl::Status Rows::ReadElements(size_t offset, std::byte* to, size_t bytes) cons
 }
 
 absl::Status Rows::WriteThere(absl::Span<const int64_t> ids, const std::byte* next) {
+  if (ids.empty()) return absl::OkStatus();
   const auto count = static_cast<int64_t>(ids.size());
   PSD_ASSIGN_OR_RETURN(Tensor rows, Tensor::Empty(Shape{count, shape()[1]}, dtype()));
   std::memcpy(rows.mutable_raw_data(), next, rows.NumBytes());
@@ -153,6 +154,13 @@ absl::StatusOr<uint64_t> Rows::Assign(Changing changing, const Tensor& elements)
   }
   PSD_ASSIGN_OR_RETURN(const Tensor here, elements.ToHost());
   PSD_ASSIGN_OR_RETURN(const Tensor packed, here.Contiguous());
+  if (!table_.OnHost()) {  // one copy, which does its work between the lookups
+    PSD_RETURN_IF_ERROR(CopyBytes(device(), table_.mutable_address(), nullptr, packed.raw_data(),
+                                  packed.NumBytes()));
+    PSD_RETURN_IF_ERROR(device()->Synchronize());
+    FinishUpdate(changing);
+    return version();
+  }
   std::array<int64_t, kStripes> ids;
   for (int64_t first = 0; first < NumRows();) {
     const int64_t count = std::min<int64_t>(NumRows() - first, ids.size());

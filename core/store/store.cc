@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/mutex.h"
 #include "core/base/nearest_name.h"
+#include "core/base/quoted.h"
 #include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/store/rows.h"
@@ -206,7 +207,7 @@ absl::StatusOr<std::shared_ptr<MemoryAccount>> StoreImpl::MemoryOn(absl::string_
     absl::StrAppend(&known, ", ", each.device->name());
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("there is no device '", device, "' here; the devices are ", known));
+      absl::StrCat("there is no device ", Quoted(device), " here; the devices are ", known));
 }
 
 absl::StatusOr<std::shared_ptr<Entry>> StoreImpl::NewEntry(

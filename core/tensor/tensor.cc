@@ -264,7 +264,10 @@ absl::StatusOr<Tensor> Tensor::EmptyOf(const Shape& shape, int64_t elements, DTy
 
 absl::StatusOr<Tensor> Tensor::Zeros(const Shape& shape, DType dtype, Allocator* allocator) {
   PSD_ASSIGN_OR_RETURN(Tensor tensor, Empty(shape, dtype, allocator));
-  if (!tensor.OnHost()) return Full(shape, dtype, 0, allocator);
+  if (!tensor.OnHost()) {
+    tensor = Tensor();  // Full allocates
+    return Full(shape, dtype, 0, allocator);
+  }
   if (tensor.NumBytes() > 0) std::memset(tensor.mutable_raw_data(), 0, tensor.NumBytes());
   return tensor;
 }

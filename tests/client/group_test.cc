@@ -250,8 +250,8 @@ TEST_F(GroupTest, RPC_60_AWorkersStatusShowsThreadsCallsReferencesAndContexts) {
   ASSERT_TRUE(held.confirmed().Wait().ok());
   Context context = Must(a->NewContext());
   const v1::WorkerStatus mine = RuntimeOf(*a).status().Collect({});
-  EXPECT_EQ(mine.executor().threads(), 4u) << "one more, which functions never get";
-  EXPECT_EQ(mine.executor().idle(), 4u);
+  EXPECT_EQ(mine.executor().threads(), 6u) << "three for functions and three for steps";
+  EXPECT_EQ(mine.executor().idle(), 6u);
   EXPECT_EQ(mine.references().users(), 1u);
   EXPECT_EQ(mine.contexts_held(), 1u);
   ASSERT_EQ(mine.peers_size(), 1);

@@ -98,6 +98,8 @@ TEST_F(DeviceJournalTest, AReplayGivesAnOwnerWithTheDeviceTheSameBits) {
   load.dir = save.dir;
   load.files = save.files;
   Must(LoadModel(*trainer_, load));
+  dense = Must(DistributedOptimizer::Create(*trainer_, "dense", Adam{0.1}, {w, b}));
+  rows = Must(DistributedOptimizer::Create(*trainer_, "rows", Adagrad{0.1}, {table}));
   step();
   EXPECT_EQ(journal_->gradients, 4 * 3);
   EXPECT_EQ(journal_->count<change::LoadValue>(), 3u);

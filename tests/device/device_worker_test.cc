@@ -208,6 +208,7 @@ TEST_P(DeviceSaveTest, SavesAndLoads) {
   loading.files = disk;
   Must(LoadModel(*trainer, loading));
   EXPECT_EQ(Read(*trainer, w), saved);
+  optimizer = Must(DistributedOptimizer::Create(*trainer, "main", Adam{0.1}, {w}));
   step();  // needs the state too
   EXPECT_EQ(Read(*trainer, w), later);
   EXPECT_THAT(Must(trainer->List("owner", "w"))[0].kind, HasSubstr("on apart:0"));

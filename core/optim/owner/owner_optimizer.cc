@@ -53,6 +53,7 @@ OwnerOptimizer::OwnerOptimizer(OptionGroups groups, ParameterTable table,
           [this](std::vector<StepRequest> steps) { Run(std::move(steps)); }, Turns())) {
   described_ = hosted.named;
   for (size_t i = 0; i < table_.size(); ++i) {
+    if (table_[i].device() != nullptr) has_devices_ = true;
     for (const StateArray& array : table_[i].state()) state_bytes_ += array.bytes;
     described_ |= !table_[i].entry()->name.empty();
   }
@@ -309,9 +310,24 @@ absl::Status OwnerOptimizer::Check(const StepPlan& plan) const {
   return CheckStep(plan, table_, settings_.mode, functions);
 }
 
-// Each parameter is stepped independently of the others, so their order does not matter.
+// Each parameter is stepped independently of the others, so their order does not matter. Those on
+// devices come first, because steps on the host cannot fail.
 absl::Status OwnerOptimizer::RunKernels(store::Changing changing, const StepChange& change,
                                         absl::Span<const Parameter::Write> writes) {
+  if (!has_devices_) return RunKernelsWhere(changing, change, writes, /*on_devices=*/false);
+  const std::vector<size_t>& indices = change.plan->indices;
+  std::vector<int64_t> steps_before;
+  for (size_t index : indices) steps_before.push_back(table_[index].steps());
+  const absl::Status there = RunKernelsWhere(changing, change, writes, /*on_devices=*/true);
+  if (there.ok()) return RunKernelsWhere(changing, change, writes, /*on_devices=*/false);
+  for (size_t i = 0; i < indices.size(); ++i)
+    table_[indices[i]].set_steps(changing, steps_before[i]);
+  return there;
+}
+
+absl::Status OwnerOptimizer::RunKernelsWhere(store::Changing changing, const StepChange& change,
+                                             absl::Span<const Parameter::Write> writes,
+                                             bool on_devices) {
   const StepPlan& plan = *change.plan;
   StepArrays common;
   common.gradient_scale = change.terms.gradient_scale;
@@ -328,6 +344,7 @@ absl::Status OwnerOptimizer::RunKernels(store::Changing changing, const StepChan
       ++write;
     }
     SteppedParameter& parameter = table_[index];
+    if (has_devices_ && (parameter.device() != nullptr) != on_devices) continue;
     PSD_ASSIGN_OR_RETURN(const bool begun,
                          parameter.BeginStep(changing, plan.gradients[i], arrays));
     if (begun) {

@@ -253,6 +253,9 @@ class OwnerOptimizer : public store::Object, public std::enable_shared_from_this
   // Steps all parameters of the plan, and returns when it is done. Errors: those of the devices.
   absl::Status RunKernels(store::Changing changing, const StepChange& change,
                           absl::Span<const store::Parameter::Write> writes);
+  // Runs those of the parameters on devices, or those of the parameters on the host.
+  absl::Status RunKernelsWhere(store::Changing changing, const StepChange& change,
+                               absl::Span<const store::Parameter::Write> writes, bool on_devices);
   void Record(StepChange& change, absl::Span<const store::Parameter::Write> writes)
       PSD_EXCLUDES(mutex_);
   // A round that is skipped is one skipped step, as a round that is applied is one accepted step.
@@ -274,6 +277,7 @@ class OwnerOptimizer : public store::Object, public std::enable_shared_from_this
   const std::vector<OptimizerSpec> created_;  // the spec that each group was created with
   const std::string type_;
   const ParameterTable table_;
+  bool has_devices_ = false;  // whether one of them is on a device; fixed by the constructor
   size_t state_bytes_ = 0;
   bool described_ = false;
 

@@ -78,8 +78,9 @@ StepSweep::StepSweep(absl::Span<const FunctionPtr> functions, size_t parameters)
 
 absl::Status StepSweep::Run(const Helpers& helpers) const {
   RunKernels(helpers);
-  for (Device* device : devices_) PSD_RETURN_IF_ERROR(device->Synchronize());
-  return absl::OkStatus();
+  absl::Status done;
+  for (Device* device : devices_) done.Update(device->Synchronize());
+  return done;
 }
 
 void StepSweep::RunKernels(const Helpers& helpers) const {

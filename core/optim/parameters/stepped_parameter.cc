@@ -28,10 +28,15 @@ void Fill(Block& block, double value) {
 // Sets all elements of the slot's array to its initial value. Errors: those of the device.
 absl::Status Initialise(const StateSlot& slot, Block& block) {
   if (Device* const device = block.place().device(); device != nullptr) {
-    PSD_ASSIGN_OR_RETURN(const std::shared_ptr<Block> here,
-                         NewHeapAllocator()->Allocate(block.size()));
+    constexpr size_t kPieceBytes = size_t{1} << 20;
+    const size_t piece = std::min(block.size(), kPieceBytes);
+    PSD_ASSIGN_OR_RETURN(const std::shared_ptr<Block> here, NewHeapAllocator()->Allocate(piece));
     PSD_RETURN_IF_ERROR(Initialise(slot, *here));
-    return CopyBytes(device, block.data(), nullptr, here->data(), block.size());
+    for (size_t at = 0; at < block.size(); at += piece) {
+      PSD_RETURN_IF_ERROR(CopyBytes(device, block.data() + at, nullptr, here->data(),
+                                    std::min(piece, block.size() - at)));
+    }
+    return absl::OkStatus();
   }
   slot.dtype == DType::kF32 ? Fill<float>(block, slot.initial) : Fill<double>(block, slot.initial);
   return absl::OkStatus();
@@ -89,6 +94,7 @@ class DenseParameter : public SteppedParameter {
   DType dtype() const override { return dtype_; }
   store::Parameter* versions() const override { return &parameter_; }
   uint64_t version() const override { return parameter_.version(); }
+  Device* device() const override { return device_; }
   absl::Status CheckOptions(const FunctionalOptimizer& function) const override {
     return function.CheckDType(dtype_);
   }

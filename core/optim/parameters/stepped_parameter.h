@@ -77,6 +77,8 @@ class SteppedParameter {
   virtual store::Parameter* versions() const = 0;
   // The number of the current version.
   virtual uint64_t version() const = 0;
+  // The device on which it lives; null for the host.
+  virtual Device* device() const = 0;
 
   // Checks that `function`, which has other options than the function this was created with, can
   // step it. Errors: INVALID_ARGUMENT naming the option.

@@ -57,6 +57,7 @@ class SteppedRows : public SteppedParameter {
   DType dtype() const override { return rows_->dtype(); }
   store::Parameter* versions() const override { return nullptr; }
   uint64_t version() const override { return rows_->version(); }
+  Device* device() const override { return rows_->device(); }
   absl::Status CheckOptions(const FunctionalOptimizer& function) const override {
     return function.rows()->CheckOptions();
   }

@@ -48,7 +48,7 @@ absl::StatusOr<Tensor> GatherRows(const Tensor& table, const Tensor& ids) {
   }
   PSD_ASSIGN_OR_RETURN(Shape shape, Shape::Checked(extents));
   PSD_ASSIGN_OR_RETURN(Tensor out, Tensor::EmptyBeside(table, shape, table.dtype()));
-  if (row_bytes > 0) {
+  if (row_bytes > 0 && numbers.NumElements() > 0) {
     kernel(from.device(), from.address(), row_bytes,
            reinterpret_cast<const int64_t*>(numbers.address()),
            static_cast<size_t>(numbers.NumElements()), out.mutable_address());
@@ -66,6 +66,7 @@ absl::Status ScatterRows(Tensor& table, const Tensor& ids, const Tensor& rows) {
     return absl::InvalidArgumentError(absl::StrCat("ScatterRows: ", rows.ToString(), " is not ",
                                                    count, " rows of ", table.ToString()));
   }
+  if (count == 0) return absl::OkStatus();
   PSD_ASSIGN_OR_RETURN(ScatterRowsKernel* const kernel, KernelFor(kScatterRows, table));
   PSD_ASSIGN_OR_RETURN(const Tensor numbers, Beside(table, ids));
   PSD_ASSIGN_OR_RETURN(const Tensor packed, Beside(table, rows));
