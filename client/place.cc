@@ -42,6 +42,23 @@ std::string NameOfPart(const ParameterSpec& spec, int64_t first_row, int64_t row
   return absl::StrCat(spec.name, "[", first_row, ":", first_row + rows, "]");
 }
 
+// Checks that no part of a parameter has the name of another parameter.
+absl::Status CheckPartNames(const std::vector<PlacedParameter>& parameters) {
+  std::set<std::string> names;
+  for (const PlacedParameter& parameter : parameters) {
+    for (const PlacedPart& part : parameter.parts) {
+      std::string name = NameOfPart(parameter.spec, part.first_row, part.rows);
+      if (!names.insert(name).second) {
+        return WithRemedy(
+            absl::InvalidArgumentError(absl::StrCat(
+                "a part of a parameter and another parameter are both called '", name, "'")),
+            "rename one of the parameters");
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckSpecs(const std::vector<ParameterSpec>& specs) {
   std::set<std::string> names;
   for (const ParameterSpec& spec : specs) {
@@ -260,6 +277,7 @@ absl::StatusOr<PlacedModel> Place(Worker& worker, std::vector<ParameterSpec> spe
     PSD_RETURN_IF_ERROR(RuntimeOf(worker).peers().MakeKnown(owner).Wait());
   PlacedModel model(worker);
   model.parameters_ = Distribute(std::move(specs), owners, partition);
+  PSD_RETURN_IF_ERROR(CheckPartNames(model.parameters_));
   PSD_RETURN_IF_ERROR(Creator(worker).Create(model.parameters_));
   return model;
 }

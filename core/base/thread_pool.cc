@@ -29,7 +29,9 @@ ThreadPoolOptions WithAThread(ThreadPoolOptions options) {
 }  // namespace
 
 ThreadPool::ThreadPool(const ThreadPoolOptions& options)
-    : options_(WithAThread(options)), queue_(options.max_queue, options.max_of_one_flow) {
+    : options_(WithAThread(options)),
+      niceness_(getpriority(PRIO_PROCESS, 0) + options.niceness),
+      queue_(options.max_queue, options.max_of_one_flow) {
   MutexLock lock(mutex_);
   while (started_.ok() && alive_ < options_.threads) started_ = AddThread();
   stopping_ = !started_.ok();
@@ -73,9 +75,8 @@ ThreadPool::Stats ThreadPool::stats() const {
 }
 
 void ThreadPool::Run() {
-  // The calling thread alone gets the value. The system refuses no thread a higher one.
-  if (options_.niceness != 0)
-    setpriority(PRIO_PROCESS, 0, getpriority(PRIO_PROCESS, 0) + options_.niceness);
+  // The calling thread alone gets the value. The system refuses no thread a higher or an equal one.
+  if (options_.niceness != 0) setpriority(PRIO_PROCESS, 0, niceness_);
   current_pool = this;
   MemoryScope memory(options_.memory.get());
   while (std::optional<Work> work = Take()) Perform(*std::move(work));

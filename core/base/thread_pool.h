@@ -23,8 +23,8 @@ namespace psd {
 struct ThreadPoolOptions {
   // The use of the threads, for error texts: "functions".
   const char* purpose = "tasks";
-  // Threads that run tasks. At most so many tasks run at once, those that wait inside a
-  // ScopedBlocking not counted.
+  // Threads that run tasks. A task starts only while fewer than so many run, those that wait inside
+  // a ScopedBlocking not counted. Tasks whose wait ends go on at once, so more may run for a while.
   int threads = 4;
   // What is added to the nice value of the threads: others go before them when all cores are busy.
   int niceness = 0;
@@ -88,6 +88,9 @@ class ThreadPool : public Executor {
   void LeaveBlocking() PSD_EXCLUDES(mutex_);
 
   const ThreadPoolOptions options_;
+  // The nice value of the threads. Fixed here because a thread inherits that of the one that adds
+  // it.
+  const int niceness_;
   absl::Status started_;  // fixed by the constructor
   mutable Mutex mutex_;   // leaf
   CondVar wake_;

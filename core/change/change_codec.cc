@@ -1,5 +1,6 @@
 #include "core/change/change_codec.h"
 
+#include <limits>
 #include <memory>
 #include <utility>
 #include <variant>
@@ -172,6 +173,10 @@ absl::StatusOr<v1::JournalRecord> EncodeChange(const Change& change) {
   v1::JournalRecord record;
   PSD_RETURN_IF_ERROR(
       std::visit([&record](const auto* each) { return Encode(*each, record); }, change));
+  if (record.ByteSizeLong() > std::numeric_limits<int>::max()) {
+    return absl::ResourceExhaustedError(absl::StrCat("a change of ", record.ByteSizeLong(),
+                                                     " bytes, and a record has less than 2 GiB"));
+  }
   return record;
 }
 

@@ -15,7 +15,8 @@ namespace psd::change {
 
 // The result holds copies of everything, and of named contents only: gradients for parameters that
 // were never named are left out.
-// Errors: RESOURCE_EXHAUSTED if there is no memory to make a strided tensor contiguous.
+// Errors: RESOURCE_EXHAUSTED if there is no memory to make a strided tensor contiguous, or if the
+// record would have 2 GiB, which no message can have.
 absl::StatusOr<v1::JournalRecord> EncodeChange(const Change& change);
 
 // Requires: the tensor is on the host. Errors: RESOURCE_EXHAUSTED as above.

@@ -50,7 +50,7 @@ Future<EntryPtr> Changes::Apply(CreateValue change) {
       Changing(), change.name, options,
       [&] { return MakeValue(change, uses_.store, uses_.program_limits, uses_.memory); },
       [&](const EntryPtr&) {
-        MutexLock lock(names_mutex_);
+        AwaitEndsOfNames();
         Append(&change);
       });
 }
@@ -75,7 +75,7 @@ Future<EntryPtr> Changes::Apply(CreateOptimizer change, const Made& made) {
     options.id = change.id;
     options.creation = change.creation;
     return uses_.store.GetOrCreate(Changing(), change.name, options, create, [&](const EntryPtr&) {
-      MutexLock lock(names_mutex_);
+      AwaitEndsOfNames();
       Append(&change);
     });
   }

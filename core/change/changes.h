@@ -89,8 +89,13 @@ class Changes final : public optim::ChangeApplier {
   }
 
   const Uses uses_;
-  // Held while a name is taken away, and while the journal sees a change of names. So the end of a
-  // name is seen before its next beginning. Before the store's lock and a journal's.
+  // Waits until the journal has seen the end of each name that is free by now, so that it sees the
+  // end of a name before its next beginning. Others may then end names: the new one can end only
+  // once it is visible, which is after the journal has seen its beginning.
+  void AwaitEndsOfNames() PSD_EXCLUDES(names_mutex_) { MutexLock lock(names_mutex_); }
+
+  // Held while a name is taken away and the journal sees that. Before the store's lock and a
+  // journal's.
   Mutex names_mutex_;
 };
 

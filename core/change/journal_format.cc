@@ -37,7 +37,7 @@ std::string Checksum(absl::string_view length, absl::string_view payload) {
 }  // namespace
 
 void AppendRecord(absl::string_view payload, std::string* journal) {
-  PSD_CHECK(payload.size() >> 32 == 0, "a record of the journal of 4 GiB");
+  PSD_CHECK(payload.size() >> 31 == 0, "a record of the journal of 2 GiB");
   const std::string length = LengthBytes(payload.size());
   absl::StrAppend(journal, length, Checksum(length, payload), payload);
 }

@@ -22,7 +22,7 @@ namespace psd::change {
 inline constexpr uint32_t kJournalFormat = 1;
 inline constexpr size_t kRecordHeaderBytes = 4 + 32;
 
-// Appends a record to `journal`. Requires: the payload has less than 4 GiB.
+// Appends a record to `journal`. Requires: the payload has less than 2 GiB.
 void AppendRecord(absl::string_view payload, std::string* journal);
 
 // Returns the first record, for a journal that this machine writes.

@@ -1,6 +1,7 @@
 #include "core/change/replay.h"
 
 #include <cmath>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -90,6 +91,9 @@ Replay::~Replay() {
 
 absl::Status Replay::Apply(absl::string_view payload) {
   v1::JournalRecord record;
+  if (payload.size() > std::numeric_limits<int>::max())
+    return absl::InvalidArgumentError(
+        absl::StrCat("a record of ", payload.size(), " bytes, and one has less than 2 GiB"));
   if (!record.ParseFromArray(payload.data(), static_cast<int>(payload.size())))
     return absl::InvalidArgumentError("bytes that are no record of a journal");
   switch (record.change_case()) {
@@ -327,6 +331,7 @@ absl::Status Replay::Apply(const v1::ChangedLife& message) {
     if (!std::isfinite(loaded.loss_scale()) || loaded.loss_scale() < 0)
       return absl::InvalidArgumentError(absl::StrCat("the loss scale ", loaded.loss_scale()));
     change.loaded = {loaded.steps(), loaded.loss_scale(), loaded.good_steps()};
+    PSD_RETURN_IF_ERROR(optimizer->StateReplaced());
   }
   return uses_.changes.Apply(change);
 }

@@ -185,12 +185,12 @@ TEST_F(MemoryAttackTest, AnnouncedHeadersOfSixteenMebibytes) {
 TEST_F(MemoryAttackTest, PushedGradientsOfSixteenMebibytes) {
   constexpr int kGradients = 210, kMebibytes = 16;
   const auto attacker = NewAttacker();
-  EXPECT_TRUE(attacker->SetDefaultTimeout(absl::Milliseconds(300)).ok());
   const Tensor gradient = Must(Tensor::Zeros({kMebibytes << 18}, DType::kF32));
   CreateOptions options;
   options.requires_grad = true;
   const RRef parameter =
       Must(attacker->GetOrCreate(name(), "g", Zeros({kMebibytes << 18}), options));
+  EXPECT_TRUE(attacker->SetDefaultTimeout(absl::Milliseconds(300)).ok());
   std::vector<Context> contexts;
   Repeat(
       [&] {

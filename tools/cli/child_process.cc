@@ -134,14 +134,18 @@ void ChildProcess::Signal(int number) {
   if (!reaped_) ::kill(-pid_, number);
 }
 
-std::optional<int> ChildProcess::Reap() {
-  if (reaped_) return std::nullopt;
+bool ChildProcess::EndGroup() {
+  if (reaped_) return false;
   siginfo_t info = {};
-  // The process is left in the table until its group has been killed, so that no other process can
-  // get its number meanwhile.
+  // The process is left in the table, so that no other process can get its number.
   const int asked = ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT);
-  if (asked != 0 || info.si_pid == 0) return std::nullopt;
+  if (asked != 0 || info.si_pid == 0) return false;
   Signal(SIGKILL);
+  return true;
+}
+
+std::optional<int> ChildProcess::Reap() {
+  if (!EndGroup()) return std::nullopt;
   int status = 0;
   ::waitpid(pid_, &status, 0);
   reaped_ = true;

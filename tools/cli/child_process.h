@@ -43,8 +43,11 @@ class ChildProcess {
 
   // Sends a signal to the process and to all that it has started. Does nothing once it was reaped.
   void Signal(int number);
+  // Returns whether the process has ended and was not reaped. Then kills what it has left running
+  // in its group, whose number stays taken until Reap.
+  bool EndGroup();
   // Returns the status of the ended process, as waitpid does, or nullopt if it runs or was reaped
-  // before. Kills what it has left running in its group.
+  // before. Ends its group first.
   std::optional<int> Reap();
 
  private:

@@ -242,9 +242,9 @@ void Launcher::ReadAddress() {
 void Launcher::ReapAll() {
   for (const auto& process : processes_) {
     if (process->child == nullptr || process->wait_status.has_value()) continue;
-    process->wait_status = process->child->Reap();
-    if (!process->wait_status.has_value()) continue;
+    if (!process->child->EndGroup()) continue;
     keeper_->Forget(process->child->pid());
+    process->wait_status = process->child->Reap();
     // All that it has written is there. Later bytes come from others that hold the pipe open.
     for (std::optional<Stream>* stream : {&process->output, &process->errors})
       if (stream->has_value()) ::ioctl((*stream)->descriptor, FIONREAD, &(*stream)->left);
@@ -278,7 +278,8 @@ void Launcher::ReadFrom(Process& process) {
 void Launcher::ReadStream(bool last, OutputSink& sink, std::optional<Stream>* stream) {
   char bytes[kReadBytes];
   std::string whole;
-  while (stream->has_value() && !sink.full()) {
+  // Told twice to stop, it waits for no reader: what is left is dropped.
+  while (stream->has_value() && (impatient_ || !sink.full())) {
     const size_t most = last ? static_cast<size_t>((*stream)->left) : kReadBytes;
     const ssize_t got = ::read((*stream)->descriptor, bytes, std::min(most, kReadBytes));
     if (got < 0 && errno == EINTR) continue;
@@ -291,7 +292,7 @@ void Launcher::ReadStream(bool last, OutputSink& sink, std::optional<Stream>* st
       (*stream)->lines.End(&whole);
       stream->reset();
     }
-    sink.Add(whole);
+    if (!impatient_) sink.Add(whole);
     if (!last) break;  // the others have their turn
   }
 }

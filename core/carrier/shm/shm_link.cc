@@ -89,8 +89,8 @@ std::shared_ptr<ShmLink> ShmLink::Accept(std::shared_ptr<ShmCore> core, UniqueFd
 void ShmLink::EndSilent(size_t bound) {
   const std::string why =
       absl::StrCat("more than ", bound, " connections have not introduced themselves yet");
-  RefusePeer(socket_.get(), why);
-  End(absl::ResourceExhaustedError(absl::StrCat(address_, ": ", why)));
+  const absl::Status reason = absl::ResourceExhaustedError(absl::StrCat(address_, ": ", why));
+  if (BeginEnd(Farewell::kNone, reason, /*only_opening=*/true)) RefusePeer(socket_.get(), why);
 }
 
 bool ShmLink::silent() const {
@@ -209,10 +209,10 @@ void ShmLink::End(const absl::Status& reason) {
   BeginEnd(Farewell::kNone, reason);
 }
 
-bool ShmLink::BeginEnd(Farewell farewell, const absl::Status& reason) {
+bool ShmLink::BeginEnd(Farewell farewell, const absl::Status& reason, bool only_opening) {
   {
     MutexLock lock(send_mutex_);
-    if (phase_ == Phase::kEnded) return false;
+    if (phase_ == Phase::kEnded || (only_opening && phase_ != Phase::kOpening)) return false;
     lingering_ = farewell == Farewell::kGoodbye && phase_ == Phase::kOpen;
     phase_ = Phase::kEnded;
     reason_ = reason;

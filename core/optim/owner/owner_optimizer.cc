@@ -470,11 +470,13 @@ absl::StatusOr<MemoryCharge> OwnerOptimizer::ChargeLife(const OptimizerLife& lif
   return store_.memory().Charge(bytes);
 }
 
-absl::Status OwnerOptimizer::Apply(store::Changing changing, const LifeChange& change) {
+absl::Status OwnerOptimizer::StateReplaced() {
+  for (size_t i = 0; i < table_.size(); ++i) PSD_RETURN_IF_ERROR(table_[i].StateReplaced());
+  return absl::OkStatus();
+}
+
+absl::Status OwnerOptimizer::Apply(store::Changing, const LifeChange& change) {
   PSD_ASSIGN_OR_RETURN(MemoryCharge charge, ChargeLife(change.life));
-  // A device may be asked here, so no lock is held yet.
-  for (size_t i = 0; change.loaded.has_value() && i < table_.size(); ++i)
-    PSD_RETURN_IF_ERROR(table_[i].StateReplaced(changing));
   MutexLock lock(mutex_);
   if (book_.life().stage == LifeStage::kEnded) return CheckLife({}, book_.life());
   if (book_.life().id != change.life.id) groups_.BeginLife();
@@ -524,6 +526,7 @@ absl::Status OwnerOptimizer::JoinLife(OptimizerLife life, GlobalId judged, uint6
 
 absl::Status OwnerOptimizer::FinishLoad(OptimizerLife life, GlobalId load,
                                         const LoadedCounters& counters) {
+  PSD_RETURN_IF_ERROR(StateReplaced());  // may take long, so no lock is held yet
   LifeChange change{this, std::move(life), counters};
   {
     MutexLock deciding(deciding_);

@@ -187,6 +187,9 @@ class OwnerOptimizer : public store::Object, public std::enable_shared_from_this
   // those of SetLife and CheckLoad.
   absl::Status FinishLoad(OptimizerLife life, GlobalId load, const LoadedCounters& counters)
       PSD_EXCLUDES(deciding_, mutex_);
+  // Reads anew what is derived from the arrays of state, after a load has written them; FinishLoad
+  // does so too. Requires: the claims of all parameters. Errors: those of the devices.
+  absl::Status StateReplaced();
   // The id under which it is hosted. Every step claims it: who has the claim knows that no step is
   // under way.
   GlobalId claim_id() const { return claim_id_; }

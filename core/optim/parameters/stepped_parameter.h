@@ -127,7 +127,7 @@ class SteppedParameter {
   virtual std::vector<StateArray> state() const = 0;
   // Must be called after the arrays of state() were written from outside, as a load does.
   // Errors: those of the device; on the host none.
-  virtual absl::Status StateReplaced(store::Changing) { return absl::OkStatus(); }
+  virtual absl::Status StateReplaced() { return absl::OkStatus(); }
 
  protected:
   int64_t NextStep() { return ++steps_; }

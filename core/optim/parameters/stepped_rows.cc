@@ -73,7 +73,7 @@ class SteppedRows : public SteppedParameter {
   }
   absl::Status Apply(store::Changing changing, const FunctionalOptimizer& function,
                      const ParameterGradient& gradient, StepArrays arrays) override;
-  absl::Status StateReplaced(store::Changing) override;
+  absl::Status StateReplaced() override;
   std::vector<StateArray> state() const override { return StateArrays(blocks_); }
 
  private:
@@ -107,7 +107,7 @@ absl::Status SteppedRows::Init(const RowOptimizer& function, MemoryAccount& memo
 }
 
 // Finds touched_ anew: a row whose state is not all zero had a gradient in some step.
-absl::Status SteppedRows::StateReplaced(store::Changing) {
+absl::Status SteppedRows::StateReplaced() {
   const auto rows = static_cast<size_t>(rows_->NumRows());
   std::vector<Tensor> arrays;  // where the host may read them
   for (const StateBlock& each : blocks_) {

@@ -74,12 +74,12 @@ absl::StatusOr<Outgoing> FindItem(rpc::Access& access, store::Store& store,
   for (int i = 0; i < item.optimizer_counters_size(); ++i) {
     PSD_ASSIGN_OR_RETURN(EntryPtr entry,
                          store.Get({item.optimizer_incarnations(i), item.optimizer_counters(i)}));
+    PSD_RETURN_IF_ERROR(rref::Authorize(access, asker, rpc::Right::kSave, *entry));
     std::shared_ptr<OwnerOptimizer> optimizer = optim::OptimizerOf(*entry);
     if (optimizer == nullptr) {
       return absl::InvalidArgumentError(
           absl::StrCat(entry->Label(), " is ", entry->KindName(), ", not an optimizer"));
     }
-    PSD_RETURN_IF_ERROR(rref::Authorize(access, asker, rpc::Right::kSave, *entry));
     PSD_ASSIGN_OR_RETURN(SteppedParameter * stepped, FindStepped(*optimizer, *found.entry));
     found.optimizers.push_back(std::move(optimizer));
     found.states.push_back(stepped);

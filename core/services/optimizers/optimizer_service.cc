@@ -65,7 +65,6 @@ absl::StatusOr<std::vector<ParameterGroup>> DecodeGroups(const OptimizerService:
                          DecodeIds(each.parameter_incarnations(), each.parameter_counters()));
     for (const GlobalId& id : ids) {
       PSD_ASSIGN_OR_RETURN(EntryPtr entry, uses.store.Get(id));
-      PSD_RETURN_IF_ERROR(store::FailureOf(entry->value));
       group.parameters.push_back(std::move(entry));
     }
   }
@@ -105,7 +104,7 @@ GlobalId ReplacedBy(const v1::CreateOptimizerRequest& request) {
 }
 
 // Asks for all that a creation does: it steps the parameters of `groups`, may drop the part that
-// has the name, and may begin a load of the part.
+// has the name, and may begin a load of the part. Then checks that they could be made.
 absl::Status AuthorizeCreation(const OptimizerService::Uses& uses, const rpc::ServerCall& call,
                                const v1::CreateOptimizerRequest& request,
                                absl::Span<const ParameterGroup> groups) {
@@ -118,6 +117,9 @@ absl::Status AuthorizeCreation(const OptimizerService::Uses& uses, const rpc::Se
     PSD_RETURN_IF_ERROR(access.Authorize(asker, rpc::Right::kLoad, request.name()));
   for (const ParameterGroup& group : groups)
     PSD_RETURN_IF_ERROR(rref::Authorize(access, asker, rpc::Right::kStep, group.parameters));
+  for (const ParameterGroup& group : groups)
+    for (const EntryPtr& each : group.parameters)
+      PSD_RETURN_IF_ERROR(store::FailureOf(each->value));
   return absl::OkStatus();
 }
 

@@ -62,6 +62,18 @@ TEST(WorkThreadsTest, TheSystemPrefersOwnWork) {
   ASSERT_TRUE(pool.SubmitAs(UserWork(1), [=] { users.Set(niceness()); }).ok());
   EXPECT_EQ(*own.future().Wait(), niceness());
   EXPECT_EQ(*users.future().Wait(), std::min(niceness() + 5, 19));
+
+  // A thread that is added by one of the users' has the same value.
+  Promise<int> added;
+  ASSERT_TRUE(pool.SubmitAs(UserWork(1),
+                            [&pool, added, niceness] {
+                              Promise<int> inner;
+                              ASSERT_TRUE(
+                                  pool.SubmitAs(UserWork(2), [=] { inner.Set(niceness()); }).ok());
+                              added.Set(*inner.future().Wait());
+                            })
+                  .ok());
+  EXPECT_EQ(*added.future().Wait(), std::min(niceness() + 5, 19));
 }
 
 // As when a client keeps reading rows: its requests are own work, and there is always one more.
