@@ -66,6 +66,9 @@ class ShmRawPeer {
     header().rings[ring].in.head.store(tail);
   }
 
+  // Whether the carrier waits for space in one of its rings, and for the bell.
+  bool Starves(size_t ring) const { return peer_->header().rings[ring].out.starved.load() != 0; }
+
   // Writes one record with the bytes of `frames`, and rings.
   void Write(size_t ring, FrameEncoder& frames) {
     PSD_CHECK(TryWrite(ring, frames), "the ring has space");
