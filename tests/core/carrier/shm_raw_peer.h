@@ -38,6 +38,7 @@ class ShmRawPeer {
 
   int fd() const { return socket_.get(); }
   OwnSegment& own() { return *own_; }
+  const OwnSegment& own() const { return *own_; }
   SegmentHeader& header() { return own_->header(); }
   std::string Hello() const { return EncodeIntroduction({own_->sizes(), Limits()}); }
 

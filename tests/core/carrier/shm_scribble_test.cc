@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -130,9 +131,9 @@ void ScribbleRing(ShmRawPeer& peer, Dice& dice) {
   at->store(static_cast<uint32_t>(dice.Number(at->load())));
 }
 
-void SendRandomPacket(ShmRawPeer& peer, Dice& dice) {
+void SendRandomPacket(int socket, Dice& dice) {
   const auto kind = static_cast<PacketKind>(dice.Below(8));
-  SendPacket(peer.fd(), kind, dice.Bytes(dice.Below(40)), dice.OneIn(8) ? peer.fd() : -1);
+  SendPacket(socket, kind, dice.Bytes(dice.Below(40)), dice.OneIn(8) ? socket : -1);
 }
 
 class ShmScribbleTest : public ShmListeningTest {
@@ -173,7 +174,7 @@ class ShmScribbleTest : public ShmListeningTest {
 };
 
 TEST_F(ShmScribbleTest, LinksWhoseMemoryIsScribbledOnHarmNobodyElse) {
-  constexpr uint64_t kRounds = 1500;
+  constexpr uint64_t kRounds = 1000;
   Listen();
   OpenHonest();
   ExpectHonestGoesOn();
@@ -209,7 +210,7 @@ TEST_F(ShmScribbleTest, LinksWhoseMemoryIsScribbledOnHarmNobodyElse) {
             ScribbleHeader(peer.header(), dice);
             break;
           case 2:
-            SendRandomPacket(peer, dice);
+            SendRandomPacket(peer.fd(), dice);
             break;
           case 3:
             peer.ReadAll(dice.Below(kRings.rings()));
@@ -238,15 +239,15 @@ TEST_F(ShmScribbleTest, LinksWhoseMemoryIsScribbledOnHarmNobodyElse) {
   EXPECT_EQ(options_.memory->transit()->used_bytes(), 0u);
 }
 
-// A descriptor to pass with an introduction: seldom the right one.
-UniqueFd RandomDescriptor(ShmRawPeer& peer, Dice& dice) {
+// A descriptor to pass with an introduction: often not that of the segment.
+UniqueFd RandomDescriptor(int socket, int segment, Dice& dice) {
   switch (dice.Below(6)) {
     case 0:
       return UniqueFd();
     case 1:
       return UniqueFd(open("/dev/null", O_RDWR | O_CLOEXEC));
     case 2:
-      return UniqueFd(dup(peer.fd()));
+      return UniqueFd(dup(socket));
     case 3: {
       UniqueFd memory(memfd_create("scribble", MFD_CLOEXEC | MFD_ALLOW_SEALING));
       EXPECT_EQ(ftruncate(memory.get(), static_cast<off_t>(dice.Below(100'000))), 0);
@@ -254,8 +255,16 @@ UniqueFd RandomDescriptor(ShmRawPeer& peer, Dice& dice) {
       return memory;
     }
     default:
-      return UniqueFd(dup(peer.own().fd()));
+      return UniqueFd(dup(segment));
   }
+}
+
+// Introduces itself, more or less.
+void SendRandomHello(int socket, const std::string& hello, int segment, Dice& dice) {
+  const UniqueFd passed = RandomDescriptor(socket, segment, dice);
+  if (dice.OneIn(3)) SendRandomPacket(socket, dice);
+  SendPacket(socket, PacketKind::kHello, Garble(hello, dice), passed.get());
+  if (dice.OneIn(3)) SendRandomPacket(socket, dice);
 }
 
 TEST_F(ShmScribbleTest, IntroductionsThatAreScribbledOnHarmNobodyElse) {
@@ -269,11 +278,7 @@ TEST_F(ShmScribbleTest, IntroductionsThatAreScribbledOnHarmNobodyElse) {
     Dice dice(round);
     {
       ShmRawPeer peer(address_, kRings);
-      const std::string hello = Garble(peer.Hello(), dice);
-      const UniqueFd passed = RandomDescriptor(peer, dice);
-      if (dice.OneIn(3)) SendRandomPacket(peer, dice);
-      SendPacket(peer.fd(), PacketKind::kHello, hello, passed.get());
-      if (dice.OneIn(3)) SendRandomPacket(peer, dice);
+      SendRandomHello(peer.fd(), peer.Hello(), peer.own().fd(), dice);
       if (dice.OneIn(3)) ScribbleHeader(peer.header(), dice);
       // Some wait for the answer, and some end before it comes.
       if (dice.OneIn(2)) peer.AwaitPacket().status().IgnoreError();
@@ -287,6 +292,37 @@ TEST_F(ShmScribbleTest, IntroductionsThatAreScribbledOnHarmNobodyElse) {
   honest_->WaitForLink()->Close();
   honest_->WaitForClosed();
   honest_->SetLink(nullptr);
+}
+
+TEST_F(ShmScribbleTest, WhoDialsAScribblerIsToldOnce) {
+  constexpr uint64_t kRounds = 1000;
+  Listen();
+  const ShmRawPeer model(address_, kRings);  // its segment is passed
+  const UnixListener scribbler = *ListenUnix("unix:@");
+  std::thread answers([&] {
+    for (uint64_t round = 0; round < kRounds; ++round) {
+      pollfd readable = {scribbler.fd.get(), POLLIN, 0};
+      ASSERT_EQ(poll(&readable, 1, /*timeout=*/60'000), 1);
+      const UniqueFd socket(accept4(scribbler.fd.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      Dice dice(round);
+      SendRandomHello(socket.get(), model.Hello(), model.own().fd(), dice);
+    }
+  });
+  int opened = 0;
+  for (uint64_t round = 0; round < kRounds; ++round) {
+    SCOPED_TRACE(round);
+    const auto recorder = std::make_shared<Recorder>();
+    const auto link = ConnectAndWait(*carrier_, scribbler.address, recorder);
+    if (!link.ok()) continue;
+    ++opened;
+    ASSERT_TRUE(recorder->WaitForClosed());
+    EXPECT_EQ(recorder->closed().size(), 1u);
+    recorder->SetLink(nullptr);
+  }
+  answers.join();
+  EXPECT_GT(opened, 10);
+  EXPECT_LT(opened, 900);
+  ExpectServes();
 }
 
 }  // namespace
