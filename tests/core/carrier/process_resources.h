@@ -9,6 +9,7 @@
 #include <ostream>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/match.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -39,15 +40,17 @@ inline ProcessResources CountResources() {
   return resources;
 }
 
-// Waits until this process has no more than `expected`, and returns what it has then.
-inline ProcessResources AwaitResources(const ProcessResources& expected) {
+// Calls `release` until this process has as much as `expected`. Returns what it has then, or after
+// kPatience.
+inline ProcessResources AwaitResources(const ProcessResources& expected,
+                                       absl::FunctionRef<void()> release) {
   const absl::Time until = absl::Now() + kPatience;
-  ProcessResources resources = CountResources();
-  while (!(resources == expected) && absl::Now() < until) {
+  while (true) {
+    release();
+    const ProcessResources resources = CountResources();
+    if (resources == expected || absl::Now() >= until) return resources;
     absl::SleepFor(absl::Milliseconds(1));
-    resources = CountResources();
   }
-  return resources;
 }
 
 }  // namespace psd::carrier

@@ -9,12 +9,9 @@
 #include <atomic>
 #include <memory>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "core/base/memory_budget.h"
 #include "tests/core/carrier/process_resources.h"
@@ -65,20 +62,12 @@ class ShmDeathTest : public ShmListeningTest {
   }
   ProcessResources AwaitLinksEnded(const ProcessResources& before) {
     // A link may be accepted after its peer is gone: the peer's introduction is in the socket.
-    const absl::Time until = absl::Now() + kPatience;
-    ProcessResources now;
-    do {
-      for (const auto& recorder : TakeAccepted()) {
+    return AwaitResources(before, [this] {
+      for (const auto& recorder : TakeAccepted(/*first=*/0)) {
         EXPECT_TRUE(recorder->WaitForClosed());
         recorder->SetLink(nullptr);
       }
-      now = CountResources();
-    } while (!(now == before) && absl::Now() < until);
-    return now;
-  }
-  std::vector<std::shared_ptr<Recorder>> TakeAccepted() {
-    MutexLock lock(mutex_);
-    return std::exchange(accepted_, {});
+    });
   }
 
   std::atomic<int> torn_{0};

@@ -49,6 +49,14 @@ class ShmListeningTest : public testing::Test {
     }
     return accepted_.at(index);
   }
+  // Forgets the recorders from number `first` on, and returns them.
+  std::vector<std::shared_ptr<Recorder>> TakeAccepted(size_t first) {
+    MutexLock lock(mutex_);
+    const auto begin = accepted_.begin() + static_cast<ptrdiff_t>(first);
+    std::vector<std::shared_ptr<Recorder>> taken(begin, accepted_.end());
+    accepted_.erase(begin, accepted_.end());
+    return taken;
+  }
   size_t accepted() {
     MutexLock lock(mutex_);
     return accepted_.size();
