@@ -1,7 +1,7 @@
 #include "client/place.h"
 
 #include <algorithm>
-#include <iterator>
+#include <memory>
 #include <set>
 #include <utility>
 
@@ -13,6 +13,7 @@
 #include "core/base/future.h"
 #include "core/base/remedy.h"
 #include "core/base/status.h"
+#include "core/optim/functional/row_optimizer.h"
 #include "core/optim/options/optimizer_registry.h"
 #include "core/rpc/registrar/peer_directory.h"
 #include "core/runtime/runtime.h"
@@ -72,6 +73,11 @@ absl::Status CheckSpecs(const std::vector<ParameterSpec>& specs) {
                                                                 "' has no ParameterSpec::create")),
                         "set it to a function that returns a creation program");
     }
+    if (spec.rows && spec.shape.rank() != 2) {
+      return WithRemedy(absl::InvalidArgumentError(absl::StrCat(
+                            "the table '", spec.name, "' has the shape ", spec.shape.ToString())),
+                        "give it two axes, rows and width");
+    }
   }
   return absl::OkStatus();
 }
@@ -98,27 +104,52 @@ absl::StatusOr<std::vector<std::string>> ChooseOwners(Worker& worker,
                     "start a psd without registrar_only");
 }
 
+using OptimizerPtr = std::unique_ptr<optim::FunctionalOptimizer>;
+
+// Returns null if no state counts.
+absl::StatusOr<OptimizerPtr> MakeOptimizer(const OptimizerSpec& spec) {
+  if (spec.type.empty()) return OptimizerPtr();
+  return optim::OptimizerRegistry::Builtin().Create(spec);
+}
+
+// Returns the bytes that one row of a parameter takes on its owner.
+absl::StatusOr<size_t> RowBytes(const ParameterSpec& spec, size_t width,
+                                const optim::FunctionalOptimizer* optimizer) {
+  size_t bytes = width * ItemSize(spec.dtype) * (spec.requires_grad && !spec.rows ? 2 : 1);
+  if (optimizer == nullptr || !spec.requires_grad) return bytes;
+  if (!spec.rows) {
+    PSD_RETURN_IF_ERROR(Annotate(optimizer->CheckDType(spec.dtype), spec.name));
+    for (const optim::StateSlot& slot : optimizer->Slots(spec.dtype))
+      bytes += width * ItemSize(slot.dtype);
+    return bytes;
+  }
+  if (optimizer->rows() == nullptr) {
+    return WithRemedy(
+        absl::InvalidArgumentError(absl::StrCat("the table '", spec.name, "' cannot be stepped by ",
+                                                optimizer->spec().type)),
+        "set PlaceOptions::table_optimizer to an optimizer of rows, such as sgd or adagrad");
+  }
+  for (const optim::RowSlot& slot : optimizer->rows()->Slots(spec.dtype))
+    bytes += (slot.one_per_row ? 1 : width) * ItemSize(slot.slot.dtype);
+  return bytes;
+}
+
 // Returns the bytes that each parameter takes on its owner.
 absl::StatusOr<zero::PartitionGroup> LoadsOf(const std::vector<ParameterSpec>& specs,
-                                             const OptimizerSpec& optimizer) {
-  std::unique_ptr<optim::FunctionalOptimizer> steps;
-  if (!optimizer.type.empty()) {
-    PSD_ASSIGN_OR_RETURN(steps, optim::OptimizerRegistry::Builtin().Create(optimizer));
-  }
+                                             const PlaceOptions& options) {
+  PSD_ASSIGN_OR_RETURN(const OptimizerPtr dense, MakeOptimizer(options.optimizer));
+  PSD_ASSIGN_OR_RETURN(const OptimizerPtr sparse, MakeOptimizer(options.table_optimizer));
   zero::PartitionGroup group;
   for (const ParameterSpec& spec : specs) {
-    size_t bytes_per_element = ItemSize(spec.dtype) * (spec.requires_grad ? 2 : 1);
-    if (steps != nullptr && spec.requires_grad) {
-      PSD_RETURN_IF_ERROR(Annotate(steps->CheckDType(spec.dtype), spec.name));
-      for (const optim::StateSlot& slot : steps->Slots(spec.dtype))
-        bytes_per_element += ItemSize(slot.dtype);
-    }
-    const int64_t elements = spec.shape.NumElements();
-    if (elements > zero::kMostLoad / static_cast<int64_t>(bytes_per_element)) {
+    const int64_t rows = RowsOf(spec.shape);
+    const int64_t width = rows == 0 ? 0 : spec.shape.NumElements() / rows;
+    PSD_ASSIGN_OR_RETURN(const size_t row_bytes, RowBytes(spec, static_cast<size_t>(width),
+                                                          spec.rows ? sparse.get() : dense.get()));
+    if (rows != 0 && static_cast<int64_t>(row_bytes) > zero::kMostLoad / rows) {
       return absl::InvalidArgumentError(absl::StrCat(
           spec.name, " ", spec.shape.ToString(), " takes more than ", zero::kMostLoad, " bytes"));
     }
-    group.push_back({elements * static_cast<int64_t>(bytes_per_element), RowsOf(spec.shape)});
+    group.push_back({rows * static_cast<int64_t>(row_bytes), rows});
   }
   return group;
 }
@@ -159,10 +190,12 @@ class Creator {
   void Begin(const ParameterSpec& spec, PlacedPart& part) {
     const std::string name = NameOfPart(spec, part.first_row, part.rows);
     const Program create = spec.create(ShapeOfRows(spec.shape, part.rows), part.first_row);
+    using Hosted = services::ValueService::Hosted;
     values_.push_back(&part.value);
     begun_.push_back(RuntimeOf(worker_)
                          .values()
-                         .GetOrCreate(part.owner, name, create, spec.requires_grad, call_)
+                         .GetOrCreate(part.owner, name, create, spec.requires_grad, call_,
+                                      spec.rows ? Hosted::kRows : Hosted::kTensor)
                          .Then([what = absl::StrCat(name, " on ", part.owner)](
                                    const absl::StatusOr<RRef>& made) -> absl::StatusOr<RRef> {
                            if (made.ok()) return made;
@@ -187,29 +220,22 @@ class Creator {
 
 }  // namespace
 
-std::vector<RRef> PlacedModel::AllParts() const {
-  std::vector<RRef> values;
-  for (const PlacedParameter& parameter : parameters_)
-    for (const PlacedPart& part : parameter.parts) values.push_back(part.value);
-  return values;
-}
-
-std::vector<RRef> PlacedModel::parts() const {
+std::vector<RRef> PlacedModel::Parts(bool tables, bool grad_only) const {
   std::vector<RRef> values;
   for (const PlacedParameter& parameter : parameters_) {
-    if (!parameter.spec.requires_grad) continue;
+    if (parameter.spec.rows != tables || (grad_only && !parameter.spec.requires_grad)) continue;
     for (const PlacedPart& part : parameter.parts) values.push_back(part.value);
   }
   return values;
 }
 
 absl::StatusOr<std::vector<Variable>> PlacedModel::ToHere(const Context& context) const {
-  PSD_ASSIGN_OR_RETURN(std::vector<Variable> parts, worker_->ToHere(AllParts(), context));
+  PSD_ASSIGN_OR_RETURN(std::vector<Variable> parts, worker_->ToHere(Parts(false, false), context));
   return PutTogether(std::move(parts));
 }
 
 absl::StatusOr<std::vector<Variable>> PlacedModel::ToHere(const CallOptions& options) const {
-  PSD_ASSIGN_OR_RETURN(Values fetched, worker_->ToHere(AllParts(), options));
+  PSD_ASSIGN_OR_RETURN(Values fetched, worker_->ToHere(Parts(false, false), options));
   std::vector<Variable> parts;
   for (Value& value : fetched) {
     auto* variable = value.As<Variable>();
@@ -225,6 +251,7 @@ absl::StatusOr<std::vector<Variable>> PlacedModel::PutTogether(std::vector<Varia
   auto next = parts.begin();
   for (const PlacedParameter& parameter : parameters_) {
     const ParameterSpec& spec = parameter.spec;
+    if (spec.rows) continue;
     const auto first = next;
     for (const PlacedPart& part : parameter.parts) {
       const Shape expected = ShapeOfRows(spec.shape, part.rows);
@@ -268,7 +295,7 @@ absl::StatusOr<PlacedModel> Place(Worker& worker, std::vector<ParameterSpec> spe
                                   std::vector<std::string> owners, const PlaceOptions& options) {
   PSD_RETURN_IF_ERROR(CheckSpecs(specs));
   PSD_ASSIGN_OR_RETURN(owners, ChooseOwners(worker, std::move(owners)));
-  PSD_ASSIGN_OR_RETURN(const zero::PartitionGroup loads, LoadsOf(specs, options.optimizer));
+  PSD_ASSIGN_OR_RETURN(const zero::PartitionGroup loads, LoadsOf(specs, options));
   PSD_ASSIGN_OR_RETURN(
       const zero::Partition partition,
       zero::MakePartition({loads}, static_cast<int>(owners.size()), {options.cut_huge}));

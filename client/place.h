@@ -3,17 +3,20 @@
 // Spreads the parameters of a model over owners by their bytes, so that nobody has to assign layers
 // to owners by hand.
 //
+//   psd::ParameterSpec weight;
+//   weight.name = "layer1/weight";
+//   weight.shape = {4096, 784};
+//   weight.create = [](const psd::Shape& shape, int64_t first_row) {
+//     return psd::Uniform(shape, -0.03, 0.03, /*seed=*/first_row);
+//   };
 //   psd::PlaceOptions options;
 //   options.optimizer = psd::Adam{};
-//   PSD_ASSIGN_OR_RETURN(psd::PlacedModel model, psd::Place(*worker,
-//       {{"embedding", {1'000'000, 64}, psd::DType::kF32, [](const psd::Shape& rows, int64_t first)
-//       {
-//          return psd::Normal(rows, 0, 0.02, /*seed=*/first);
-//        }}, …}, {"owner0", "owner1"}, options));
+//   PSD_ASSIGN_OR_RETURN(psd::PlacedModel model,
+//                        psd::Place(*worker, {weight, …}, {"owner0", "owner1"}, options));
 //   PSD_ASSIGN_OR_RETURN(auto optimizer, psd::DistributedOptimizer::Create(
-//       *worker, "main", options.optimizer, model.parts()));
+//                                            *worker, "main", options.optimizer, model.parts()));
 //   …
-//   PSD_ASSIGN_OR_RETURN(auto parameters, model.ToHere(context));   // one variable for each spec
+//   PSD_ASSIGN_OR_RETURN(auto parameters, model.ToHere(context));  // one variable for each spec
 
 #include <cstddef>
 #include <cstdint>
@@ -37,12 +40,15 @@ struct ParameterSpec {
   // keeps parts from having equal elements.
   std::function<Program(const Shape& shape, int64_t first_row)> create;
   bool requires_grad = true;
+  // If true, it is an embedding table of two axes (CreateOptions::rows).
+  bool rows = false;
 };
 
 struct PlaceOptions {
-  // The optimizer that will step the parameters. Its state counts as well. If its type is empty, no
-  // state counts.
+  // The optimizers that will step the parameters and the tables. Their state counts as well. If a
+  // type is empty, no state counts.
   OptimizerSpec optimizer;
+  OptimizerSpec table_optimizer;
   // Whether a parameter that takes more than an owner's fair share (all bytes divided by the number
   // of owners) is cut by rows into several values on different owners. They have the names
   // "NAME[first:end]". If false, every parameter is one value.
@@ -62,22 +68,39 @@ struct PlacedParameter {
   std::vector<PlacedPart> parts;  // in the order of rows; one if the parameter was not cut
 };
 
+// Names rows of a parameter.
+struct PlacedQuery {
+  size_t parameter = 0;  // its index among the specs
+  Tensor ids;            // i64, any shape, each in [0, rows of the parameter)
+};
+
 // Parameters on owners. Thread-safe. The worker must outlive it.
 class PlacedModel {
  public:
   // By the order of the specs.
   const std::vector<PlacedParameter>& parameters() const { return parameters_; }
-  // All parts that require grad, for DistributedOptimizer::Create. Built-in optimizers step the
-  // parts of a parameter to the same elements as the whole, except with stochastic_rounding.
-  std::vector<RRef> parts() const;
+  // All parts of parameters, and all parts of tables, that require grad: for
+  // DistributedOptimizer::Create. Built-in optimizers step the parts of a parameter to the same
+  // elements as the whole, except with stochastic_rounding.
+  std::vector<RRef> parts() const { return Parts(/*tables=*/false, /*grad_only=*/true); }
+  std::vector<RRef> tables() const { return Parts(/*tables=*/true, /*grad_only=*/true); }
 
-  // Fetches all parameters as Worker::ToHere does, one variable for each spec. The parts of a
-  // parameter are put together, which copies them; gradients go back to each part.
+  // Fetches all parameters as Worker::ToHere does, one variable for each spec that is no table. The
+  // parts of a parameter are put together, which copies them; gradients go back to each part.
   // Errors: those of Worker::ToHere; FAILED_PRECONDITION naming a part that has another shape than
   // its spec says.
   absl::StatusOr<std::vector<Variable>> ToHere(const Context& context) const;
   // The same without a context: the variables are constants.
   absl::StatusOr<std::vector<Variable>> ToHere(const CallOptions& options = {}) const;
+
+  // Fetches rows of tables, or of parameters of two axes, as Worker::LookUpRows does. The ids are
+  // those of the whole parameter.
+  // Errors: those of Worker::LookUpRows; INVALID_ARGUMENT naming the parameter and the first id
+  // that is out of its range.
+  absl::StatusOr<std::vector<Variable>> LookUpRows(const std::vector<PlacedQuery>& queries,
+                                                   const Context& context) const;
+  absl::StatusOr<std::vector<Variable>> LookUpRows(const std::vector<PlacedQuery>& queries,
+                                                   const CallOptions& options = {}) const;
 
   // Replaces the elements of parameter `index`. Errors: those of Worker::Assign; INVALID_ARGUMENT
   // for another shape or dtype, or an index that is out of range. If the parameter was cut, its
@@ -89,7 +112,7 @@ class PlacedModel {
                                            std::vector<std::string> owners,
                                            const PlaceOptions& options);
   explicit PlacedModel(Worker& worker) : worker_(&worker) {}
-  std::vector<RRef> AllParts() const;
+  std::vector<RRef> Parts(bool tables, bool grad_only) const;
   absl::StatusOr<std::vector<Variable>> PutTogether(std::vector<Variable> parts) const;
 
   Worker* worker_;
@@ -97,15 +120,16 @@ class PlacedModel {
 };
 
 // Creates each parameter on one of `owners`, or gets a reference to it if it exists. What an owner
-// takes is balanced: for each parameter its bytes, twice if it requires grad (the version that is
-// read and the one that is written), and its optimizer's state. The partition is that of
-// client/zero/partition.h over the owners in the order of their names. It depends on nothing but
-// the arguments, so all trainers that give the same specs, owners and options get the same values.
-// If `owners` is empty, all owners of the job are taken, as Worker::JobOwners lists them. Errors:
-// those of Worker::GetOrCreate; INVALID_ARGUMENT naming the parameter or the owner for a name or an
-// owner that is given twice, or a spec without a create function; FAILED_PRECONDITION if the job
-// has no owner; UNAVAILABLE naming an owner of the job that is absent. Parameters that were created
-// before an error stay.
+// takes is balanced: for each parameter its bytes, twice if it requires grad and is no table (the
+// version that is read and the one that is written), and its optimizer's state. The partition is
+// that of client/zero/partition.h over the owners in the order of their names. It depends on
+// nothing but the arguments, so all trainers that give the same specs, owners and options get the
+// same values. If `owners` is empty, all owners of the job are taken (Worker::JobOwners).
+//
+// Errors: those of Worker::GetOrCreate; INVALID_ARGUMENT naming the parameter or the owner for a
+// name or an owner that is given twice, a spec without a create function, a table without two axes,
+// and what the optimizer cannot step; FAILED_PRECONDITION if the job has no owner; UNAVAILABLE
+// naming an owner of the job that is absent. Parameters that were created before an error stay.
 absl::StatusOr<PlacedModel> Place(Worker& worker, std::vector<ParameterSpec> specs,
                                   std::vector<std::string> owners = {},
                                   const PlaceOptions& options = {});

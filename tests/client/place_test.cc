@@ -140,6 +140,79 @@ TEST_F(PlaceTest, ACutParameterIsSteppedAsOne) {
   EXPECT_NE(whole[0], 1) << "it was stepped";
 }
 
+ParameterSpec TableSpec(const std::string& name, const Shape& shape) {
+  ParameterSpec spec = Spec(name, shape);
+  spec.rows = true;
+  return spec;
+}
+
+Tensor Ids(const Shape& shape, const std::vector<int64_t>& ids) {
+  return Tensor::Of<int64_t>(shape, ids);
+}
+
+// A table of 8 rows and width 2 over the owners, whose row i is (i, 10 i).
+PlacedModel MakeTable(Worker& worker, const std::string& name,
+                      const std::vector<std::string>& owners) {
+  PlaceOptions options;
+  options.table_optimizer = Adagrad{};
+  PlacedModel model = Must(Place(worker, {TableSpec(name, {8, 2})}, owners, options));
+  std::vector<float> rows;
+  for (int i = 0; i < 8; ++i) rows.insert(rows.end(), {1.0F * i, 10.0F * i});
+  EXPECT_TRUE(model.Assign(0, Tensor::Of<float>({8, 2}, rows)).ok());
+  return model;
+}
+
+TEST_F(PlaceTest, RowsOfACutTableAreLookedUpByTheIdsOfTheWhole) {
+  const PlacedModel model = MakeTable(*worker_, "table", {"a", "b"});
+  ASSERT_EQ(model.tables().size(), 2u);
+  EXPECT_TRUE(model.parts().empty()) << "tables have an optimizer of rows";
+  EXPECT_TRUE(Must(model.ToHere()).empty()) << "nothing moves a whole table";
+  const std::vector<Variable> rows = Must(model.LookUpRows({{0, Ids({2, 2}, {7, 0, 3, 7})},
+                                                            {0, Ids({2}, {1, 0})},
+                                                            {0, Ids({1}, {5})},
+                                                            {0, Ids({0}, {})}}));
+  ASSERT_EQ(rows.size(), 4u);
+  EXPECT_EQ(rows[0].tensor().shape(), Shape({2, 2, 2}));
+  EXPECT_THAT(Elements(rows[0].tensor()), ElementsAre(7, 70, 0, 0, 3, 30, 7, 70));
+  EXPECT_THAT(Elements(rows[1].tensor()), ElementsAre(1, 10, 0, 0)) << "of one part only";
+  EXPECT_THAT(Elements(rows[2].tensor()), ElementsAre(5, 50));
+  EXPECT_EQ(rows[3].tensor().shape(), Shape({0, 2}));
+  for (int64_t bad : {int64_t{-1}, int64_t{8}}) {
+    const absl::Status refused = model.LookUpRows({{0, Ids({2}, {1, bad})}}).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << refused;
+    EXPECT_THAT(std::string(refused.message()),
+                HasSubstr("row " + std::to_string(bad) + " of table, which has 8 rows"));
+  }
+  EXPECT_EQ(model.LookUpRows({{1, Ids({1}, {0})}}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(model.LookUpRows({{0, Tensor::Of<float>({1}, {0})}}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+// Steps a table with repeated ids and returns all its rows.
+std::vector<float> TrainTable(Worker& worker, const std::string& name,
+                              const std::vector<std::string>& owners) {
+  const PlacedModel model = MakeTable(worker, name, owners);
+  const auto optimizer =
+      Must(DistributedOptimizer::Create(worker, name + "/adagrad", Adagrad{}, model.tables()));
+  for (int step = 0; step < 3; ++step) {
+    Context context = Must(worker.NewContext());
+    const auto rows = Must(model.LookUpRows({{0, Ids({5}, {6, 1, 6, 2, 1})}}, context));
+    const Variable loss = Mse(rows[0], Tensor::Of<float>({5, 2}, std::vector<float>(10, 0.3F)));
+    EXPECT_TRUE(context.Backward({loss}).ok());
+    const absl::Status stepped = optimizer->Step(context);
+    EXPECT_TRUE(stepped.ok()) << stepped;
+  }
+  return Elements(Must(model.LookUpRows({{0, Ids({8}, {0, 1, 2, 3, 4, 5, 6, 7})}}))[0].tensor());
+}
+
+TEST_F(PlaceTest, ACutTableIsSteppedAsOne) {
+  const std::vector<float> whole = TrainTable(*worker_, "whole", {"a"});
+  EXPECT_EQ(TrainTable(*worker_, "cut", {"a", "b"}), whole) << "bit for bit";
+  EXPECT_NE(whole[2], 1) << "row 1 was stepped";
+  EXPECT_EQ(whole[6], 3) << "row 3 was not";
+}
+
 TEST_F(PlaceTest, TrainersThatSayTheSameShareTheValues) {
   const std::vector<ParameterSpec> specs = {Spec("bias", {4}), Spec("table", {100, 4})};
   const PlacedModel mine = Must(Place(*worker_, specs, {"a", "b"}));
@@ -178,6 +251,11 @@ TEST_F(PlaceTest, WhatMakesNoSenseIsRefused) {
               HasSubstr("nobody"));
   EXPECT_THAT(refused({Spec("w", {2})}, {"a"}, With({"adamm", {}}), absl::StatusCode::kNotFound),
               HasSubstr("adam"));
+  EXPECT_THAT(refused({TableSpec("flat", {2})}, {"a"}, {}, kInvalid), HasSubstr("'flat'"));
+  PlaceOptions dense_only;
+  dense_only.table_optimizer = Adam{};
+  EXPECT_THAT(refused({TableSpec("table", {2, 2})}, {"a"}, dense_only, kInvalid),
+              HasSubstr("'table' cannot be stepped by adam"));
   ParameterSpec wrong = Spec("wrong", {8, 2});
   wrong.create = [](const Shape&, int64_t) { return Zeros({8, 2}); };
   const PlacedModel model = Must(Place(*worker_, {wrong}, {"a", "b"}));
