@@ -90,7 +90,9 @@ void ShmLink::EndSilent(size_t bound) {
   const std::string why =
       absl::StrCat("more than ", bound, " connections have not introduced themselves yet");
   const absl::Status reason = absl::ResourceExhaustedError(absl::StrCat(address_, ": ", why));
-  if (BeginEnd(Farewell::kNone, reason, /*only_opening=*/true)) RefusePeer(socket_.get(), why);
+  if (!MarkEnded(Farewell::kNone, reason, /*only_opening=*/true)) return;
+  RefusePeer(socket_.get(), why);  // before the poller closes the socket
+  poller_.Kick(shared_from_this());
 }
 
 bool ShmLink::silent() const {
@@ -209,25 +211,28 @@ void ShmLink::End(const absl::Status& reason) {
   BeginEnd(Farewell::kNone, reason);
 }
 
-bool ShmLink::BeginEnd(Farewell farewell, const absl::Status& reason, bool only_opening) {
-  {
-    MutexLock lock(send_mutex_);
-    if (phase_ == Phase::kEnded || (only_opening && phase_ != Phase::kOpening)) return false;
-    lingering_ = farewell == Farewell::kGoodbye && phase_ == Phase::kOpen;
-    phase_ = Phase::kEnded;
-    reason_ = reason;
-    core_->timers().Cancel(opening_timer_);
-    for (size_t i = lingering_ ? 1 : 0; i < outlets_.size(); ++i) outlets_[i].queue.clear();
-    if (lingering_) {
-      FrameEncoder goodbye;
-      goodbye.Goodbye();
-      outlets_[kControl].queue.push_back(ToQueued(goodbye));
-    }
-    bulk_queue_.Clear();
-    ended_.store(true);
-  }
+bool ShmLink::BeginEnd(Farewell farewell, const absl::Status& reason) {
+  if (!MarkEnded(farewell, reason, /*only_opening=*/false)) return false;
   // The caller may hold locks that its handler takes, so the handler is called by the poller.
   poller_.Kick(shared_from_this());
+  return true;
+}
+
+bool ShmLink::MarkEnded(Farewell farewell, const absl::Status& reason, bool only_opening) {
+  MutexLock lock(send_mutex_);
+  if (phase_ == Phase::kEnded || (only_opening && phase_ != Phase::kOpening)) return false;
+  lingering_ = farewell == Farewell::kGoodbye && phase_ == Phase::kOpen;
+  phase_ = Phase::kEnded;
+  reason_ = reason;
+  core_->timers().Cancel(opening_timer_);
+  for (size_t i = lingering_ ? 1 : 0; i < outlets_.size(); ++i) outlets_[i].queue.clear();
+  if (lingering_) {
+    FrameEncoder goodbye;
+    goodbye.Goodbye();
+    outlets_[kControl].queue.push_back(ToQueued(goodbye));
+  }
+  bulk_queue_.Clear();
+  ended_.store(true);
   return true;
 }
 

@@ -110,8 +110,10 @@ class ShmLink : public Link, public Watched, public std::enable_shared_from_this
 
   // Ending. BeginEnd returns true the first time; the poller tells the handler then.
   void End(const absl::Status& reason) PSD_EXCLUDES(send_mutex_);
-  // With `only_opening`, does nothing if the link is open.
-  bool BeginEnd(Farewell farewell, const absl::Status& reason, bool only_opening = false)
+  bool BeginEnd(Farewell farewell, const absl::Status& reason) PSD_EXCLUDES(send_mutex_);
+  // The first part of BeginEnd: the caller wakes the poller. With `only_opening`, does nothing if
+  // the link is open.
+  bool MarkEnded(Farewell farewell, const absl::Status& reason, bool only_opening)
       PSD_EXCLUDES(send_mutex_);
   bool Lingers() const PSD_EXCLUDES(send_mutex_);
   void StopLingering() PSD_EXCLUDES(send_mutex_);
