@@ -261,6 +261,7 @@ void ShmLink::FinishEnd() {
   if (!std::exchange(told_, true)) TellEnd(reason);
   if (lingering || gone_.exchange(true)) return;
   poller_.Remove(socket_.get());
+  DropUnread(socket_.get());
   shutdown(socket_.get(), SHUT_RDWR);
   core_->Forget(shared_from_this());
 }

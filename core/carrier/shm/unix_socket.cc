@@ -22,8 +22,8 @@ namespace {
 constexpr absl::string_view kScheme = "unix:";
 // A dial that finds the line full fails at once, so it is as long as the system allows.
 constexpr int kBacklog = 4096;
-// A peer may pass this many descriptors before the system cuts them off.
-constexpr size_t kMostPassed = 2;
+// The most descriptors that the system passes with one packet (SCM_MAX_FD).
+constexpr size_t kMostPassed = 253;
 
 struct Address {
   sockaddr_un bytes = {};
@@ -87,6 +87,8 @@ bool IsKind(uint8_t kind) {
 }
 
 // Takes the descriptors that came with a packet, and closes all but one. Returns their number.
+// All that came are taken, because the system closes the others on this thread, and the close of a
+// TCP connection may wait for as long as the peer has asked for.
 size_t TakePassed(msghdr& message, UniqueFd& taken) {
   size_t number = 0;
   for (cmsghdr* part = CMSG_FIRSTHDR(&message); part != nullptr;
@@ -96,6 +98,8 @@ size_t TakePassed(msghdr& message, UniqueFd& taken) {
     for (size_t i = 0; i < count; ++i) {
       int passed = -1;
       std::memcpy(&passed, CMSG_DATA(part) + i * sizeof(int), sizeof(int));
+      const linger none = {0, 0};
+      setsockopt(passed, SOL_SOCKET, SO_LINGER, &none, sizeof(none));  // fails for other files
       taken = UniqueFd(passed);
     }
     number += count;
@@ -193,9 +197,14 @@ int SendPacket(int fd, PacketKind kind, absl::string_view body, int passed) {
 
 void RefusePeer(int fd, absl::string_view why) {
   SendPacket(fd, PacketKind::kRefusal, why);
+  DropUnread(fd);
+}
+
+void DropUnread(int fd) {
   shutdown(fd, SHUT_RD);
-  char dropped = 0;
-  while (recv(fd, &dropped, 1, MSG_DONTWAIT) > 0) {
+  for (bool more = true; more;) {
+    const absl::StatusOr<std::optional<Packet>> packet = ReceivePacket(fd);
+    more = packet.ok() ? packet->has_value() : !absl::IsUnavailable(packet.status());
   }
 }
 

@@ -64,9 +64,14 @@ struct Packet {
 // has ended, or the descriptor cannot be passed.
 int SendPacket(int fd, PacketKind kind, absl::string_view body = {}, int passed = -1);
 
-// Tells the peer why this end closes the socket, which the caller does next. What the peer has sent
-// is dropped: the system would report an end with unread packets in place of the reason.
+// Tells the peer why this end closes the socket, which the caller does next, and drops what the
+// peer has sent: the system would report an end with unread packets in place of the reason.
 void RefusePeer(int fd, absl::string_view why);
+
+// Receives no more, and drops the packets that were not read. To be called before a socket is
+// closed, because the system would close the descriptors in them on this thread, and for some that
+// takes long.
+void DropUnread(int fd);
 
 // Returns the next packet, or nullopt if there is none now. Errors: UNAVAILABLE if the other end is
 // gone; INVALID_ARGUMENT if it sent a packet of no known kind, a descriptor where none belongs, or

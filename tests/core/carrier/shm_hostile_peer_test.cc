@@ -458,6 +458,62 @@ struct LingeringConnection {
   UniqueFd near, far;
 };
 
+// Passes the connections with one packet, and leaves them to the receiver.
+void PassConnections(int socket, std::vector<LingeringConnection>& connections) {
+  std::vector<int> passed;
+  for (const LingeringConnection& connection : connections) passed.push_back(connection.near.get());
+  std::vector<char> control(CMSG_SPACE(passed.size() * sizeof(int)));
+  char kind = static_cast<char>(PacketKind::kBell);
+  iovec part = {&kind, 1};
+  msghdr message = {};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  cmsghdr* const header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(passed.size() * sizeof(int));
+  std::memcpy(CMSG_DATA(header), passed.data(), passed.size() * sizeof(int));
+  EXPECT_EQ(sendmsg(socket, &message, 0), 1);
+  for (LingeringConnection& connection : connections) connection.near = UniqueFd();
+}
+
+TEST_F(ShmHostilePeerTest, DescriptorsThatCloseSlowlyKeepNobodyWaiting) {
+  Listen();
+  ShmRawPeer honest(address_);
+  honest.Open();
+  const std::shared_ptr<Recorder> heard = Accepted(0);
+  std::vector<LingeringConnection> read(3), unread(3);
+  {
+    ShmRawPeer peer(address_);
+    peer.Open();
+    // The carrier's thread works while two packets come, of which the first ends the link, so that
+    // the second is never read.
+    std::atomic<bool> works{false};
+    std::atomic<bool> sent{false};
+    heard->SetOnMessage([&](Link&, const Message&) {
+      works = true;
+      while (!sent) std::this_thread::yield();
+    });
+    FrameEncoder busy = Whole("busy");
+    honest.Write(0, busy);
+    while (!works) std::this_thread::yield();
+    PassConnections(peer.fd(), read);
+    PassConnections(peer.fd(), unread);
+    heard->SetOnMessage(nullptr);
+    sent = true;
+    ASSERT_TRUE(Accepted(1)->WaitForClosed());
+    Accepted(1)->SetLink(nullptr);
+  }
+  FrameEncoder message = Whole("goes on");
+  honest.Write(0, message);
+  EXPECT_TRUE(heard->WaitForMessages(2));
+  ExpectServes();
+  // Only a carrier that still waits needs this.
+  for (auto* connections : {&read, &unread}) connections->clear();
+}
+
 TEST_F(ShmHostilePeerTest, AProcessOfAnotherUserCannotKeepTheCarrierFromItsLinks) {
   constexpr int kCannot = 77;
   LingeringConnection lingering;
@@ -469,9 +525,11 @@ TEST_F(ShmHostilePeerTest, AProcessOfAnotherUserCannotKeepTheCarrierFromItsLinks
     char address[64] = {};
     if (read(pipes[0], address, sizeof(address)) <= 0) _exit(1);
     if (setuid(65'534) != 0) _exit(kCannot);
-    // The last close of the connection is the one that the other end makes.
-    const UniqueFd socket = *ConnectUnix(address);
-    SendPacket(socket.get(), PacketKind::kHello, "hello", lingering.near.get());
+    // The carrier may refuse the connection before anything is passed.
+    UniqueFd socket = *ConnectUnix(address);
+    while (SendPacket(socket.get(), PacketKind::kHello, "hello", lingering.near.get()) != 0) {
+      socket = *ConnectUnix(address);
+    }
     lingering.near = UniqueFd();
     pollfd readable = {socket.get(), POLLIN, 0};
     _exit(poll(&readable, 1, /*timeout=*/60'000) == 1 ? 0 : 2);
