@@ -122,7 +122,7 @@ class UpdateWorkload : public LocalRows {
   void FloorStep() override { UpdateFloor(); }
 
   const optim::OptimizerRegistry registry_ = optim::OptimizerRegistry::Builtin();
-  const program::ProgramLimits limits_;
+  const program::ProgramLimits limits_ = {};
   const std::shared_ptr<MemoryBudget> budget_ = MemoryBudget::Create(0);
   std::unique_ptr<change::Changes> changes_;
   std::shared_ptr<optim::OwnerOptimizer> optimizer_;
