@@ -26,7 +26,8 @@ struct ThreadPoolOptions {
   // Threads that run tasks. A task starts only while fewer than so many run, those that wait inside
   // a ScopedBlocking not counted. Tasks whose wait ends go on at once, so more may run for a while.
   int threads = 4;
-  // What is added to the nice value of the threads: others go before them when all cores are busy.
+  // Added to the nice value of the threads. With a higher value the system serves other threads
+  // first when all cores are busy.
   int niceness = 0;
   // Limit on the waiting tasks; further tasks are refused. FairQueue describes the smaller limit
   // that applies to one flow.

@@ -55,7 +55,7 @@ struct CreateValue {
 struct CreateOptimizer {
   GlobalId id;       // none until it is applied for the first time
   std::string name;  // empty: private
-  // What all creators must agree on; see store::CreateOptions.
+  // A text of the options on which all creators must agree; see store::CreateOptions.
   std::string creation;
   std::vector<optim::ParameterGroup> groups;  // with all options
   optim::OptimizerSettings settings;

@@ -79,7 +79,7 @@ Future<EntryPtr> Changes::Apply(CreateOptimizer change, const Made& made) {
       Append(&change);
     });
   }
-  // Nobody can step a private optimizer before its creator is told its id.
+  // A private optimizer may be recorded after it is hosted: trainers learn its id only after that.
   absl::StatusOr<store::Value> value = create();
   if (!value.ok()) return Future<EntryPtr>::Ready(value.status());
   absl::StatusOr<EntryPtr> entry =

@@ -200,7 +200,7 @@ class PsctlRunTest(unittest.TestCase):
                   "else:\n"
                   "    os.write(2, b'through\\n')\n")
         psctl = start("-n", "2", *NOBODY, *python(script))
-        # Nobody reads standard output yet, so rank 0 is stuck.
+        # Standard output is not read yet, so rank 0 cannot go on.
         said = {psctl.stderr.readline(), psctl.stderr.readline()}
         self.assertEqual(said, {"[0] begin\n", "[1] through\n"})
         output, errors = psctl.communicate(timeout=100)

@@ -23,7 +23,7 @@ namespace {
 // A worker that does not introduce itself within this time is dialled over the network.
 constexpr absl::Duration kIntroductionTimeout = absl::Seconds(2);
 constexpr char kLoopback[] = "127.0.0.1";
-// How the shared-memory carrier says that nobody listens at a socket.
+// The text of the shared-memory carrier's error if no process listens at a socket.
 constexpr char kNobodyListens[] = "connection refused";
 
 // The names of psd's sockets.

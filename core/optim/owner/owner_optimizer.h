@@ -58,7 +58,7 @@ struct ParameterStaleness {
   uint64_t steps = 0;  // the steps whose version is known
 };
 
-// How an optimizer is hosted as a value of the store.
+// The identity of an optimizer as a value of the store.
 struct HostedAs {
   GlobalId id;         // none: the optimizer draws one
   bool named = false;  // whether the value has a name

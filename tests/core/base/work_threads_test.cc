@@ -17,11 +17,9 @@
 namespace psd {
 namespace {
 
-ThreadPoolOptions Options(int threads, size_t max_queue = 10'000, int max_compensation = 256) {
+ThreadPoolOptions Options(int threads) {
   ThreadPoolOptions options;
   options.threads = threads;
-  options.max_queue = max_queue;
-  options.max_compensation = max_compensation;
   return options;
 }
 
@@ -129,7 +127,9 @@ TEST(WorkThreadsTest, AWaitingUserLendsItsPlaceAndOwnWorkFindsAThread) {
 
 // One session's functions wait, in any number; another's still finds a thread.
 TEST(WorkThreadsTest, WhoeverWaitsInManyTasksLeavesThreadsToOthers) {
-  WorkThreads pool(Options(1, 100, /*max_compensation=*/4));
+  ThreadPoolOptions options = Options(1);
+  options.max_compensation = 4;
+  WorkThreads pool(options);
   Promise<Unit> open;
   std::vector<Future<Unit>> entered;
   for (int i = 0; i < 10; ++i) {

@@ -1,5 +1,5 @@
-// What links over shared memory may take of a worker and of its process, and what happens at the
-// limits: the reason is named, and the network is used.
+// Links over shared memory have limits for the memory and the descriptors that they take. At a
+// limit the reason is named, and the link goes over the network.
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -219,7 +219,7 @@ TEST_F(RingTest, AReaderThatClaimsToHaveReadMoreIsFound) {
 }
 
 TEST_F(RingTest, AReaderThatIsAlwaysThereDoesNotExhaustTheStack) {
-  // What the reader says to have read is what the writer says to have written.
+  // The reader's position is the writer's own, so the ring always looks empty to the writer.
   auto* const head = reinterpret_cast<HeadLine*>(&out_);
   RingWriter writer(memory_.get(), kRing, &out_, head);
   OutgoingFrame frame = FrameOf({std::string(size_t{64} << 20, 'x')});

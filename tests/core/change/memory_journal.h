@@ -40,7 +40,7 @@ class MemoryJournal : public Journal {
     MutexLock lock(mutex_);
     return bytes_;
   }
-  // How many changes of the kind that `Kind` is it has seen.
+  // Returns the number of changes of type `Kind` in the journal.
   template <typename Kind>
   size_t count() const {
     MutexLock lock(mutex_);
