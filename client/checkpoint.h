@@ -107,12 +107,13 @@ struct LoadOptions {
   // If true, loads only what is missing and leaves everything else as it is. An owner that has lost
   // its part of a named optimizer of the save, for example by a restart, gets everything that the
   // save holds for it. Other owners get the values that they do not have, and those that no
-  // optimizer steps and that have not changed since they were made. Excludes `spread`.
+  // optimizer steps and that have not changed since they were made. Must not be combined with
+  // `spread`.
   bool only_missing = false;
-  // For only_missing. If false, the load fails with FAILED_PRECONDITION if a part of an optimizer
-  // that stays belongs to another life than the saved one, or has taken another number of steps. If
-  // true, such a part stays beside the loaded ones. (A life of an optimizer ends when the optimizer
-  // is dropped, loaded or begun afresh.)
+  // Used only together with only_missing. If false, the load fails with FAILED_PRECONDITION if a
+  // part of an optimizer that stays belongs to another life than the saved one, or has taken
+  // another number of steps. If true, such a part stays beside the loaded ones. (A life of an
+  // optimizer ends when the optimizer is dropped, loaded or begun afresh.)
   bool accept_skew = false;
   // The bytes that travel in one exchange, optimizer state included.
   size_t batch_bytes = size_t{32} << 20;
@@ -128,7 +129,7 @@ struct LoadOptions {
 
 struct LoadSummary {
   std::string folder;
-  uint64_t bytes = 0;                    // of the values that were loaded, state included
+  uint64_t bytes = 0;                    // size of the loaded values with their optimizer state
   std::map<std::string, size_t> values;  // by owner
   size_t optimizers = 0;
 };

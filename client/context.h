@@ -41,7 +41,8 @@ class Context {
   // operators and of the workers that take part.
   absl::Status Backward(const std::vector<Variable>& roots,
                         const dist_autograd::BackwardOptions& options = {});
-  // The same from a root that any worker owns. Errors: INVALID_ARGUMENT if it is no tensor.
+  // Runs Backward from a root that any worker owns. Errors: also INVALID_ARGUMENT if it is no
+  // tensor.
   absl::Status Backward(const RRef& root, const dist_autograd::BackwardOptions& options = {});
 
   // ---- gradients from outside, for a trainer whose forward runs in another framework
@@ -62,15 +63,16 @@ class Context {
   // not require grad, or if it has not reached that version yet.
   absl::Status PushGradient(const RRef& parameter, const Tensor& gradient, uint64_t version);
 
-  // Returns the gradient that this context has collected for a leaf of this trainer, or fetches
-  // that of a parameter from its owner.
+  // Returns the gradient that this context has collected for a leaf of this trainer, or fetches the
+  // gradient of a parameter from its owner.
   // Errors: NOT_FOUND if no gradient has reached it, or this context never reached its owner;
   // INVALID_ARGUMENT for a value that collects none (a constant, the result of an operation, a
   // value that does not require grad), and for a gradient that is sparse.
   absl::StatusOr<Tensor> Gradient(const Variable& leaf) const;
   absl::StatusOr<Tensor> Gradient(const RRef& parameter) const;
-  // Fetches a sparse gradient: that of a table, or of a parameter that was used only by looking up
-  // rows. Ids may repeat. Errors: as Gradient; INVALID_ARGUMENT for a gradient that is dense.
+  // Fetches a sparse gradient, that is, the gradient of a table or of a parameter that was used
+  // only by looking up rows. Ids may repeat. Errors: as Gradient; INVALID_ARGUMENT for a dense
+  // gradient.
   absl::StatusOr<SparseTensor> SparseGradient(const RRef& table) const;
 
  private:

@@ -31,7 +31,8 @@ absl::StatusOr<std::vector<OptimizerSpec>> CompleteSpecs(
   return specs;
 }
 
-// Errors: INVALID_ARGUMENT for an RRef to nothing or one given twice.
+// Groups the parameters by owner. Errors: INVALID_ARGUMENT for an RRef to nothing or one given
+// twice.
 absl::StatusOr<std::vector<OptimizerPart>> PartByOwner(const std::vector<OptimizerSpec>& specs,
                                                        const std::vector<ParameterGroup>& groups) {
   std::vector<OptimizerPart> parts;
@@ -129,7 +130,7 @@ absl::Status DistributedOptimizer::State::CreateOnOwners(const JoinOptions& join
   if (!name.empty() && parts.size() > 1) PSD_RETURN_IF_ERROR(FollowLead());
   loss_scale = settings.loss_scaling.initial;
   if (!settings.loss_scaling.enabled()) return absl::OkStatus();
-  // Asks for the present scale: other trainers may have taken steps before.
+  // Asks for the present scale, because other trainers may have taken steps before.
   auto said = service()
                   .Prepare(parts[lead].optimizer, {{}, {}, {}, 0}, false, worker->ToCallOptions({}))
                   .Wait();
@@ -148,7 +149,7 @@ absl::Status DistributedOptimizer::State::FollowLead(size_t group) {
   PSD_ASSIGN_OR_RETURN(optim::GroupOptions now, OptionsOf(lead, group));
   FollowersAnswer answer = TellFollowers(group, now);
   if (answer.refused_by.has_value()) {
-    // The trainer that wanted these options died before it took them back.
+    // The trainer that wanted these options died before it could take them back.
     PSD_ASSIGN_OR_RETURN(const optim::GroupOptions former, OptionsOf(*answer.refused_by, group));
     PSD_ASSIGN_OR_RETURN(now, DecideOptions(group, former.spec.options));
     return TellFollowers(group, now).status;
@@ -307,7 +308,7 @@ absl::Status DistributedOptimizer::SetOptions(size_t group,
     }
   }
   if (!answer.refused_by.has_value()) return answer.status;
-  // A follower cannot take these options with the parameters that it has, now or later.
+  // A follower refuses these options, because it cannot take them with the parameters that it has.
   std::map<std::string, double> former;
   for (const auto& [name, value] : changes) former[name] = before.options.at(name);
   const auto taken_back = state_->DecideOptions(group, former);

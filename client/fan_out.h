@@ -34,7 +34,7 @@ absl::Status CombineFailures(
     const std::string& what,
     const std::vector<std::pair<std::string, absl::Status>>& failures_by_owner);
 
-// The same for the errors among the answers of all parts.
+// Joins the errors among the answers of all parts in the same way.
 template <typename T>
 absl::Status CombineFailures(const std::string& what, const std::vector<OptimizerPart>& parts,
                              const std::vector<absl::StatusOr<T>>& answers) {

@@ -56,13 +56,13 @@ class Function {
   std::string name_;
 };
 
-// Creation programs: programs without inputs and with one result. GetOrCreate runs one on the owner
-// to make a value that does not exist yet.
+// A creation program has no inputs and one result. GetOrCreate runs it on the owner to make a value
+// that does not exist yet.
 
-// Every element is uniform in [low, high). The same seed gives the same elements on every machine.
+// The elements are uniform in [low, high). The same seed gives the same elements on every machine.
 Program Uniform(const Shape& shape, double low, double high, uint64_t seed,
                 DType dtype = DType::kF32);
-// Every element is from a normal distribution. The same seed gives the same elements everywhere.
+// The elements are normally distributed. The same seed gives the same elements on every machine.
 Program Normal(const Shape& shape, double mean, double deviation, uint64_t seed,
                DType dtype = DType::kF32);
 Program Zeros(const Shape& shape, DType dtype = DType::kF32);

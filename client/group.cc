@@ -101,7 +101,7 @@ absl::StatusOr<std::map<std::string, Value>> Worker::State::AllGather(
 }
 
 // The group is quiet when two rounds in a row show no call under way and the same number of calls
-// served. A call that was sent and not yet begun counts as under way at its caller, and a call that
+// served. A call that was sent and has not begun counts as under way at its caller, and a call that
 // began and ended between the two rounds has raised the number served.
 absl::Status Worker::State::WaitForGroup(absl::Duration timeout) {
   const Clock& clock = *runtime->options().clock;

@@ -309,7 +309,7 @@ void Loader::EndImports() {
 
 absl::Status Loader::ImportPart(const OwnerPart& part) {
   size_t next = 0;
-  int64_t row = 0;  // of the next value
+  int64_t row = 0;  // the next row of the value, if it is a table
   while (next < part.values.size()) {
     if (TooLarge(part.values[next])) {
       const PieceOptions pieces{call_, options_.batch_bytes,
@@ -347,8 +347,8 @@ absl::Status Loader::ImportAll() {
   return absl::OkStatus();
 }
 
-// Called when all imports have been answered. The loaded parts come first: as long as a part that
-// stays still has the life of the save, loading what is missing again finishes the load.
+// Called when all imports have been answered. The loaded parts are restored first: as long as a
+// part that stays still has the life of the save, loading what is missing again finishes the load.
 absl::Status Loader::RestoreOptimizers() {
   PSD_RETURN_IF_ERROR(RestoreParts(/*kept=*/false));
   return RestoreParts(/*kept=*/true);

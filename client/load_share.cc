@@ -114,8 +114,9 @@ class Chooser {
                      "all of a save"));
   }
 
-  // Returns the life that a load began and did not finish: parts of it know all owners of the
-  // optimizer as they are now, and it is not the life of the save. None if there is no such life.
+  // Returns the life that a load began and did not finish: its parts know all owners of the
+  // optimizer as they are now, and it is not the life of the save. Returns no id if there is no
+  // such life.
   GlobalId BegunLife(size_t number) const {
     const std::set<std::string> homes = Homes(number);
     const SavedOptimizer& saved = index_.optimizers[number];

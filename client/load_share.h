@@ -16,7 +16,7 @@
 
 namespace psd {
 
-// The state in which a part that stays as it is was found.
+// A part that stays as it is, and the state in which it was found.
 struct KeptPart {
   GlobalId life;
   uint64_t steps = 0;
@@ -26,8 +26,8 @@ struct KeptPart {
 struct OptimizerShare {
   bool loaded = false;                   // whether the optimizer begins another life
   std::map<std::string, KeptPart> kept;  // by owner
-  // The life that the optimizer begins, if an earlier load has stopped after it had brought some
-  // parts into that life. No id: a new life.
+  // The life that an earlier, unfinished load has given to some parts, and that this load gives to
+  // the others. Without an id the load begins a new life.
   GlobalId begun;
 };
 

@@ -19,7 +19,8 @@
 
 namespace psd {
 
-// `number` is that of a value in the save's index. Thread-compatible. Requires: `save` outlives it.
+// In all functions, `number` is the index of a value in the save's index. Thread-compatible.
+// Requires: `save` outlives this object.
 class LoadSource {
  public:
   explicit LoadSource(const checkpoint::SaveReader& save);
@@ -28,16 +29,17 @@ class LoadSource {
   uint64_t Bytes(size_t number) const;
   // Returns the value's description without its tensors.
   services::ImportItem DescribeItem(size_t number) const;
-  // Returns the value with all its tensors, or with those of `rows` only. Errors: those of reading.
+  // Returns the value with all its tensors, or with only the given rows. Errors: those of reading
+  // the files.
   absl::StatusOr<services::ImportItem> ReadItem(size_t number,
                                                 std::optional<checkpoint::RowRange> rows) const;
   // Returns sources for the value's arrays: the elements, then the state. They refer to this
   // object, which must outlive them.
   std::vector<PieceSource> SourcesOf(size_t number) const;
-  // Returns the part of a value to read next. For a dense value that is nullopt, which means all of
-  // it. For a table it is a range of rows that starts at `*row` and has, with its state, about
-  // `room` bytes but at least one row; `*row` moves behind the range, and becomes 0 after the last
-  // row.
+  // Returns which rows of the value to read next. For a dense value the result is nullopt, which
+  // means the whole value. For a table it is a range of rows that starts at `*row` and has, with
+  // its state, about `room` bytes but at least one row; `*row` then moves to the end of the range,
+  // and becomes 0 after the last row.
   std::optional<checkpoint::RowRange> NextRows(size_t number, uint64_t room, int64_t* row) const;
 
  private:

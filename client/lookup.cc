@@ -16,8 +16,8 @@ namespace {
 
 using Repeats = std::vector<std::shared_ptr<const RowRepeats>>;  // null: the query is sent as it is
 
-// Removes repeated ids from the queries, where there are enough of them to be worth it. Returns for
-// each changed query how to repeat its rows.
+// Removes repeated ids from the queries that have enough of them to be worth it. Returns, for each
+// changed query, how to repeat its rows.
 absl::StatusOr<Repeats> TakeRepeats(std::vector<RowsQuery>& queries) {
   Repeats repeats;
   for (RowsQuery& query : queries) {

@@ -12,11 +12,11 @@
 
 namespace psd {
 
-// The ids of one kind that a worker has given out. It knows below which number all of them are
-// closed, so that owners need not remember those. Thread-safe.
+// Gives out ids of one kind and tracks which of them are still open. All ids below first() are
+// closed, so owners need not remember them. Thread-safe.
 class OpenIds : public std::enable_shared_from_this<OpenIds> {
  public:
-  // One id, open as long as this lives.
+  // One id, which is open as long as this object lives.
   class Id {
    public:
     Id(std::shared_ptr<OpenIds> ids, GlobalId id) : ids_(std::move(ids)), id_(id) {}
@@ -30,7 +30,7 @@ class OpenIds : public std::enable_shared_from_this<OpenIds> {
     const GlobalId id_;
   };
 
-  // The next id of the worker.
+  // Opens the next id of the worker.
   std::shared_ptr<const Id> Open(IdSource& source) PSD_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     const GlobalId id = source.Next();
@@ -38,7 +38,7 @@ class OpenIds : public std::enable_shared_from_this<OpenIds> {
     return std::make_shared<const Id>(shared_from_this(), id);
   }
 
-  // The smallest number that is open; 0 if none is.
+  // Returns the counter of the oldest open id, or 0 if no id is open.
   uint64_t first() const PSD_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     return open_.empty() ? 0 : *open_.begin();

@@ -39,8 +39,8 @@ struct DistributedOptimizer::State {
   // a trainer lists parameters. The lead decides everything on which all owners must agree.
   size_t lead = 0;
   std::atomic<double> loss_scale{0};  // the latest one that the lead has reported
-  // The life of the optimizer that steps belong to (core/optim/owner/optimizer_life.h). None for a
-  // private optimizer.
+  // The life of the optimizer that steps belong to (core/optim/owner/optimizer_life.h). A private
+  // optimizer has no life.
   GlobalId life;
 
   // Creates or joins the parts on all owners. Other trainers may do so at the same time.
@@ -49,10 +49,10 @@ struct DistributedOptimizer::State {
   absl::Status CreateParts(const std::vector<services::PartTerms>& terms);
   // Asks all owners which part of the named optimizer they have.
   absl::StatusOr<std::vector<optim::PartReport>> ReportsOfParts() const;
-  // Returns for each part the life that it is to be created in or joined at.
+  // Returns, for each part, the life in which it is to be created or joined.
   absl::StatusOr<std::vector<services::PartTerms>> ChooseLife(const JoinOptions& join) const;
-  // Gives the other owners the options that the lead has. Mends what trainers have left undone that
-  // died between the lead's decision and the others' answers.
+  // Copies the lead's options to the other owners. This completes a change of options whose trainer
+  // died after the lead had decided it and before all other owners had taken it.
   absl::Status FollowLead();
   absl::Status FollowLead(size_t group);
   absl::StatusOr<optim::GroupOptions> OptionsOf(size_t part, size_t group) const;
@@ -68,25 +68,27 @@ struct DistributedOptimizer::State {
     optim::GroupOptions newest;        // of all owners
   };
   FollowersAnswer TellFollowers(size_t group, const optim::GroupOptions& decided);
-  // Brings the lead up to a decision that it has forgotten, because its part was dropped and made
-  // anew in the same life. Returns false if it knows that decision, or a later one.
+  // Tells the lead a decision that it has forgotten because its part was dropped and created again
+  // in the same life. Returns false if the lead knows that decision, or a later one.
   absl::StatusOr<bool> Remind(size_t group, const FollowersAnswer& answer);
   services::OptimizerService& service() const { return worker->runtime->optimizer_service(); }
 
-  // Errors: FAILED_PRECONDITION if this worker knows that one of several owners was restarted.
+  // Errors: FAILED_PRECONDITION if there are several owners and this worker knows that one was
+  // restarted.
   absl::Status CheckOwnersLive() const;
   // Whether each step waits for its turn at the lead because all owners must apply the steps in the
   // same order.
   bool TakesTurns() const;
-  // Whether the step goes in a synchronous round that the lead names: all owners must collect the
-  // same members, once if they step only, twice if they measure first.
+  // Whether the step takes part in a synchronous round that the lead names. All owners must then
+  // collect the same members: once if they only step, twice if they measure first.
   bool GoesInRounds(const optim::StepWishes& wishes) const;
   // Takes one step over all owners. A retry passes the attempt of the earlier try, whose terms may
   // have been decided already.
   StepOutcome Run(std::shared_ptr<StepAttempt> attempt);
   void RunInTurn(StepAttempt& attempt, StepOutcome& outcome);
-  // All members of a round have the same terms, so a step that is tried again takes part in a round
-  // of its own with new terms, on all owners. Owners that applied it before do not apply it again.
+  // Takes the step in a round that the lead names. All members of a round have the same terms, so a
+  // retry takes part in a round of its own with new terms, on all owners. Owners that have applied
+  // the step before do not apply it again.
   void RunInRound(StepAttempt& attempt, const optim::StepWishes& wishes, StepOutcome& outcome);
   // Decides the terms of the step; if needed, first asks owners to check the step and to measure
   // gradients. Returns false if the step must not be applied; `outcome` says why.
@@ -108,8 +110,8 @@ struct StepAttempt {
   StepOptions options;
   bool decided = false;
   optim::StepTerms terms;
-  optim::RoundPlace round;  // of number 0 if the step goes in no round
-  uint64_t lead_steps = 0;  // if it does: the number of steps that the lead has accepted
+  optim::RoundPlace round;  // its number is 0 if the step takes part in no round
+  uint64_t lead_steps = 0;  // for a step in a round: the number of steps that the lead has accepted
   double gradient_norm = 0;
 };
 

@@ -152,7 +152,7 @@ StepOutcome DistributedOptimizer::RetryFailed(const StepOutcome& outcome) {
       attempt->asked[i] = !outcome.owners[i].status.ok();
   }
   StepOutcome retried = state_->Run(std::move(attempt));
-  // The owners of a refused outcome have only been asked to measure.
+  // The owners of a refused outcome were only asked to measure.
   if (!outcome.attempt->decided || !outcome.refused.ok()) return retried;
   for (size_t i = 0; i < outcome.owners.size() && i < retried.owners.size(); ++i)
     if (outcome.owners[i].status.ok()) retried.owners[i] = outcome.owners[i];
@@ -160,7 +160,8 @@ StepOutcome DistributedOptimizer::RetryFailed(const StepOutcome& outcome) {
 }
 
 absl::Status DistributedOptimizer::State::CheckOwnersLive() const {
-  if (parts.size() < 2) return absl::OkStatus();  // a single owner loses all or nothing
+  // A single owner keeps all of its state or loses all of it.
+  if (parts.size() < 2) return absl::OkStatus();
   for (const OptimizerPart& part : parts) {
     if (worker->runtime->rrefs().CheckUsable(part.optimizer).ok()) continue;
     for (const rpc::PeerStatus& status : worker->runtime->agent().Peers()) {
@@ -220,7 +221,7 @@ void DistributedOptimizer::State::RunInTurn(StepAttempt& attempt, StepOutcome& o
   bool applied = false;
   if (outcome.refused.ok() && (attempt.decided || Decide(attempt, outcome))) {
     Apply(attempt, outcome);
-    // A step that may have been applied counts.
+    // A step whose fate is unknown counts as applied.
     applied = !outcome.skipped && std::any_of(outcome.owners.begin(), outcome.owners.end(),
                                               [](const OwnerOutcome& each) {
                                                 return each.status.ok() || each.fate_unknown;
@@ -236,15 +237,15 @@ bool DistributedOptimizer::State::GoesInRounds(const optim::StepWishes& wishes) 
 
 void DistributedOptimizer::State::RunInRound(StepAttempt& attempt, const optim::StepWishes& wishes,
                                              StepOutcome& outcome) {
-  // An owner takes no step of a session that has ended, and other members of the round would wait
-  // there for a turn that nobody ends.
+  // An owner refuses the steps of a session that has ended. The other members of the round would
+  // wait there for a turn that nobody ends.
   for (const OptimizerPart& part : parts) {
     outcome.refused = worker->runtime->rrefs().CheckUsable(part.optimizer);
     if (!outcome.refused.ok()) return;
   }
   // Some owners may have applied the step already, so a round that is skipped does not end it.
   const bool begun = attempt.decided && !attempt.terms.overflow;
-  // The lead may have counted the step as skipped, and would apply nothing of it any more.
+  // The lead may have counted the step as skipped, and would then not apply it any more.
   const bool was_skipped = attempt.decided && attempt.terms.overflow;
   const auto turn = worker->open_turns->Open(worker->runtime->ids());
   services::TurnCall call{turn->id(), worker->open_turns->first(), life, {}};
@@ -279,8 +280,8 @@ void DistributedOptimizer::State::RunInRound(StepAttempt& attempt, const optim::
       }
     }
   }
-  // The other members wait for this one wherever it has not stepped, until they hear that it does
-  // not come.
+  // On the owners where this member has not stepped, the other members wait for it until they are
+  // told that it does not come.
   for (size_t i = 0; i < parts.size(); ++i) {
     const bool stepped = outcome.refused.ok() && i < outcome.owners.size() && attempt.asked[i] &&
                          outcome.owners[i].status.ok();
@@ -300,7 +301,7 @@ bool DistributedOptimizer::State::Decide(StepAttempt& attempt, StepOutcome& outc
   }  // otherwise the step needs no exchange before it
   std::vector<double> sums;
   if (wishes.NeedsMeasure()) {
-    // In the order of the owners' names, so that all trainers get the same bits.
+    // The sums are added in the order of the owners' names, so that all trainers get the same bits.
     std::map<std::string, double> by_owner;
     for (size_t i = 0; i < parts.size(); ++i) by_owner[parts[i].owner] = answers[i].sum_of_squares;
     for (const auto& [owner, sum] : by_owner) sums.push_back(sum);
@@ -321,8 +322,8 @@ bool DistributedOptimizer::State::Decide(StepAttempt& attempt, StepOutcome& outc
   return true;
 }
 
-// Asks all owners that take part in the step to measure or check; only the lead, for its count of
-// steps, if there is nothing to measure or check.
+// Asks all owners that take part in the step to measure or check. If there is nothing to measure or
+// check, asks only the lead, for its count of steps.
 bool DistributedOptimizer::State::Prepare(const StepAttempt& attempt, bool measure,
                                           std::vector<PrepareResult>& answers,
                                           StepOutcome& outcome) {

@@ -139,8 +139,7 @@ struct RowwiseAdagrad {
   operator OptimizerSpec() const;  // NOLINT
 };
 
-// Parameters that share options. The options are those of the optimizer's spec, overridden by
-// `options`.
+// Parameters that share options: those of the optimizer's spec, with the changes in `options`.
 struct ParameterGroup {
   std::vector<RRef> parameters;
   std::map<std::string, double> options;
@@ -215,7 +214,8 @@ struct OwnerOutcome {
   bool held_back = false;       // not applied only because another owner's check failed
   uint64_t steps_accepted = 0;  // so far, by that owner, from all trainers together
   int parameters_stepped = 0;   // in this step, on that owner
-  // The most versions that a parameter had moved on since a gradient was computed from it.
+  // The largest number of versions by which a parameter was ahead of the version that a gradient
+  // was computed from.
   uint64_t max_staleness = 0;
   int trainers = 0;  // the number of trainers whose gradients were applied: several in a round
 };
@@ -224,7 +224,8 @@ struct StepAttempt;
 
 struct StepOutcome {
   GlobalId step_id;
-  absl::Status refused;              // an error if no owner was asked to apply the step, saying why
+  // If no owner was asked to apply the step, an error that says why.
+  absl::Status refused;
   std::vector<OwnerOutcome> owners;  // in order of first appearance among the parameters
   bool skipped = false;      // applied on no owner because a scaled loss overflowed; not an error
   double gradient_norm = 0;  // before clipping; measured for clip_norm and loss scaling only

@@ -12,7 +12,7 @@ namespace {
 using checkpoint::FileSpec;
 using checkpoint::SavedFile;
 
-// Files that the owner writes itself. This end tells it what to write next.
+// Files that the owner writes itself. This object tells the owner what to write next.
 class Own : public SaveFiles {
  public:
   Own(worker::Runtime& runtime, checkpoint::SaveFolder& folder, std::string owner, GlobalId id,
@@ -84,8 +84,8 @@ class Own : public SaveFiles {
   uint64_t next_ = 0;  // number of a write
 };
 
-// Checks that this worker sees the files that the owner has made. It may not: the owner's folder of
-// the same name may be another one, or the files may be unreadable here.
+// Checks that this worker sees the files that the owner has made. It may not see them: the owner's
+// folder of the same name may be another one, or the files may be unreadable here.
 absl::Status LookAtAll(checkpoint::SaveFolder& folder, const std::vector<FileSpec>& files) {
   for (const FileSpec& file : files) PSD_RETURN_IF_ERROR(folder.Look(file.name, 0));
   return absl::OkStatus();
@@ -93,7 +93,7 @@ absl::Status LookAtAll(checkpoint::SaveFolder& folder, const std::vector<FileSpe
 
 // An owner that was asked to make its files.
 struct Asked {
-  size_t owner = 0;  // of the plan's
+  size_t owner = 0;  // its index in the plan
   GlobalId id;
   Future<services::SaveService::Opened> opened;
 };

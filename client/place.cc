@@ -23,14 +23,14 @@
 namespace psd {
 namespace {
 
-// The most creations under way at once. An owner lets one session wait with 5,000.
+// The most creations under way at once. An owner lets at most 5,000 of one session wait.
 constexpr size_t kMostCreations = 512;
 
 int64_t RowsOf(const Shape& shape) {
   return shape.rank() == 0 ? 1 : shape[0];
 }
 
-// Returns the shape of some rows. Requires: a shape with rows, unless it is all of them.
+// Returns the shape of some rows. Requires: `shape` has rows, unless all of it is meant.
 Shape ShapeOfRows(const Shape& shape, int64_t rows) {
   if (rows == RowsOf(shape)) return shape;
   std::vector<int64_t> extents(shape.extents().begin(), shape.extents().end());
@@ -106,7 +106,7 @@ absl::StatusOr<std::vector<std::string>> ChooseOwners(Worker& worker,
 
 using OptimizerPtr = std::unique_ptr<optim::FunctionalOptimizer>;
 
-// Returns null if no state counts.
+// Returns null if no optimizer state counts.
 absl::StatusOr<OptimizerPtr> MakeOptimizer(const OptimizerSpec& spec) {
   if (spec.type.empty()) return OptimizerPtr();
   return optim::OptimizerRegistry::Builtin().Create(spec);

@@ -35,9 +35,9 @@ struct ParameterSpec {
   std::string name;
   Shape shape;
   DType dtype = DType::kF32;
-  // Returns the program that makes the parameter, or some of its rows if it is cut: a tensor of
-  // `shape`, whose first row is row `first_row` of the parameter. A seed that depends on first_row
-  // keeps parts from having equal elements.
+  // Returns the program that makes the parameter, or some of its rows if it is cut. The program
+  // makes a tensor of `shape` whose first row is row `first_row` of the parameter. If the seed
+  // depends on first_row, parts do not get equal elements.
   std::function<Program(const Shape& shape, int64_t first_row)> create;
   bool requires_grad = true;
   // If true, it is an embedding table of two axes (CreateOptions::rows).
@@ -68,7 +68,7 @@ struct PlacedParameter {
   std::vector<PlacedPart> parts;  // in the order of rows; one if the parameter was not cut
 };
 
-// Names rows of a parameter.
+// The ids of rows of one parameter.
 struct PlacedQuery {
   size_t parameter = 0;  // its index among the specs
   Tensor ids;            // i64, any shape, each in [0, rows of the parameter)
@@ -77,11 +77,11 @@ struct PlacedQuery {
 // Parameters on owners. Thread-safe. The worker must outlive it.
 class PlacedModel {
  public:
-  // By the order of the specs.
+  // The parameters in the order of the specs.
   const std::vector<PlacedParameter>& parameters() const { return parameters_; }
-  // All parts of parameters, and all parts of tables, that require grad: for
-  // DistributedOptimizer::Create. Built-in optimizers step the parts of a parameter to the same
-  // elements as the whole, except with stochastic_rounding.
+  // The parts of parameters, or of tables, that require grad, for DistributedOptimizer::Create.
+  // Built-in optimizers step the parts of a parameter to the same elements as the whole, except
+  // with stochastic_rounding.
   std::vector<RRef> parts() const { return Parts(/*tables=*/false, /*grad_only=*/true); }
   std::vector<RRef> tables() const { return Parts(/*tables=*/true, /*grad_only=*/true); }
 
@@ -90,7 +90,7 @@ class PlacedModel {
   // Errors: those of Worker::ToHere; FAILED_PRECONDITION naming a part that has another shape than
   // its spec says.
   absl::StatusOr<std::vector<Variable>> ToHere(const Context& context) const;
-  // The same without a context: the variables are constants.
+  // As above, but without a context: the variables are constants.
   absl::StatusOr<std::vector<Variable>> ToHere(const CallOptions& options = {}) const;
 
   // Fetches rows of tables, or of parameters of two axes, as Worker::LookUpRows does. The ids are

@@ -14,9 +14,10 @@
 namespace psd {
 namespace {
 
-// A query over the parts of one parameter: the first of its queries among all, their number, and
-// for each id of the whole its place among the rows that they bring. Without places the only query
-// brings the result itself.
+// One query of the caller, split into a query for each part of the parameter that has some of the
+// rows. `first` and `count` say which of all split queries these are. For each id of the caller's
+// query, `places` holds the index of its row among the rows that the split queries return. If
+// `places` is undefined, there is one split query, and its result is the answer.
 struct SplitQuery {
   size_t first = 0;
   size_t count = 0;

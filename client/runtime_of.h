@@ -1,6 +1,6 @@
 #pragma once
 
-// The way from the public interface to the worker's layers. For client/ and tests.
+// Gives client/ and tests access to the internals of a worker, which client/psd.h does not offer.
 
 #include "client/worker.h"
 #include "core/runtime/runtime.h"

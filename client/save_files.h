@@ -32,14 +32,15 @@ class SaveFiles {
 
   // Asks the owner for values, or rows of them.
   virtual Future<services::Exported> Copy(const std::vector<services::ExportItem>& items) = 0;
-  // Writes one item of Copy's answer into the files that `asked` names, unless the owner has.
+  // Writes one item of Copy's answer into the files that `asked` names. Does nothing if the owner
+  // writes its own files.
   virtual absl::Status Take(const services::ExportItem& asked,
                             const services::ExportedItem& item) = 0;
 
   // Asks for a piece of the copy that the owner holds under the id `held`.
   virtual Future<services::FetchedPiece> CopyPiece(GlobalId held, const services::PieceRange& range,
                                                    size_t file) = 0;
-  // Appends CopyPiece's answer to the file, unless the owner has.
+  // Appends CopyPiece's answer to the file. Does nothing if the owner writes its own files.
   virtual absl::Status TakePiece(size_t file, const services::FetchedPiece& piece) = 0;
 
   // Appends the step counts and returns when all files are on the disk. Called once, as the last
@@ -61,11 +62,13 @@ struct ChosenFiles {
   std::vector<std::unique_ptr<SaveFiles>> files;  // one for each owner
   // The owners that are allowed to write their own files but could not: "owner0: why".
   std::vector<std::string> streamed;
-  // For the number of each owner that writes its own files: the steps that it had accepted then.
+  // For each owner that writes its own files, by its number: the steps that it had accepted when it
+  // opened them.
   std::map<size_t, uint64_t> steps_accepted;
 };
-// Chooses for each owner: files that it writes itself if it may and can reach the folder, else
-// streamed files. Errors: those of the exchanges and of the folder.
+// Decides for each owner whether it writes its own files or its values are streamed. An owner
+// writes its own files if it is allowed to and can reach the folder. Errors: those of the exchanges
+// and of the folder.
 absl::StatusOr<ChosenFiles> ChooseFiles(worker::Runtime& runtime, checkpoint::SaveFolder& folder,
                                         const std::vector<OwnerPlan>& owners,
                                         const rpc::CallOptions& call);

@@ -18,7 +18,8 @@ class SavePace {
   static constexpr absl::Duration kStandstill = absl::Seconds(10);
   static constexpr absl::Duration kLongestPause = absl::Seconds(5);
 
-  // `busy_share` of the time is for work while training goes on: above 0, at most 1.
+  // `busy_share` is the share of the time in which the save works while training goes on: above 0,
+  // at most 1.
   explicit SavePace(double busy_share) : busy_share_(busy_share) {}
 
   // Records that an owner reported at `now` how many steps its optimizers have accepted so far.

@@ -32,7 +32,7 @@ struct ValuePlan {
   GlobalId id;
   std::vector<StatePlan> states;
   uint64_t bytes = 0;  // state included
-  int64_t rows = 0;    // of a table, which may be copied in parts; 0 for all other values
+  int64_t rows = 0;    // for a table, which may be copied in parts; 0 for all other values
 };
 
 struct OwnerPlan {
@@ -55,9 +55,9 @@ struct SavePlan {
 absl::Status PlanOwner(const std::string& owner, const services::OwnerContents& contents,
                        SavePlan& plan);
 
-// Says in the plan which optimizers that scale losses are saved without their lead, the only owner
-// that knows the present scale. To be called when all owners have been planned. `contents` has
-// every owner of the plan.
+// Lists in the plan the optimizers with loss scaling that are saved without their lead, the only
+// owner that knows the present scale. To be called when all owners have been planned. `contents`
+// has every owner of the plan.
 void NameMissingLeads(const ContentsByOwner& contents, SavePlan& plan);
 
 }  // namespace psd

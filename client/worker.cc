@@ -129,7 +129,7 @@ absl::Status Worker::State::Attach() {
 }
 
 absl::Status Worker::State::JoinWorld(absl::Time until) {
-  // A timeout of zero would mean none.
+  // A timeout of zero would mean no timeout.
   const auto left = [&] {
     rpc::CallOptions call;
     call.timeout = absl::ZeroDuration();
@@ -419,7 +419,7 @@ absl::StatusOr<RRef> Worker::Remote(const Callee& callee, const Function& functi
   return state_->runtime->calls().Remote(name, function, arguments, plan.context, plan.options);
 }
 
-// ---- the rest
+// ---- contexts, statistics and shutdown
 
 absl::StatusOr<Context> Worker::NewContext() {
   PSD_RETURN_IF_ERROR(state_->CheckRunning());

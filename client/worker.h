@@ -301,13 +301,13 @@ class Worker {
   absl::Status Barrier(const std::string& name, const std::vector<std::string>& members = {},
                        absl::Duration timeout = absl::ZeroDuration());
   // A barrier to which each member brings a value. Returns the values of all members, by name. A
-  // value may have at most 1 MiB and must hold no references. Errors: as Barrier, and
+  // value may have at most 1 MiB and must hold no references. Errors: as for Barrier, and
   // INVALID_ARGUMENT for a reference.
   absl::StatusOr<std::map<std::string, Value>> AllGather(
       const std::string& name, const Value& value, const std::vector<std::string>& members = {},
       absl::Duration timeout = absl::ZeroDuration());
 
-  // ---- the rest
+  // ---- contexts, statistics and shutdown
 
   // Opens a distributed-autograd context. It is released when the returned object is destroyed.
   absl::StatusOr<Context> NewContext();
@@ -321,8 +321,8 @@ class Worker {
   // worker holds, and ends its sessions. Later calls fail with FAILED_PRECONDITION. May be called
   // again, which does nothing.
   absl::Status Shutdown(absl::Duration drain = absl::Seconds(10));
-  // As above, with the choices of ShutdownOptions. The worker is shut down even if an error is
-  // returned: that of the wait for the group, or FAILED_PRECONDITION for references that are held.
+  // As above, with the given options. The worker is shut down even if an error is returned. The
+  // error is that of the wait for the group, or FAILED_PRECONDITION for references that are held.
   absl::Status Shutdown(const ShutdownOptions& options);
 
  private:
@@ -331,7 +331,7 @@ class Worker {
   friend worker::Runtime& RuntimeOf(Worker& worker);  // for client/ and tests: runtime_of.h
   struct State;
   explicit Worker(std::shared_ptr<State> state);
-  // As LookUpRows, but asks for repeated ids as often as they are given.
+  // As LookUpRows, but does not remove repeated ids from the queries.
   absl::StatusOr<std::vector<Variable>> LookUpEach(const std::vector<RowsQuery>& queries,
                                                    const CallOptions& options);
   std::shared_ptr<State> state_;  // shared with contexts and optimizers, which may outlive it

@@ -13,8 +13,8 @@
 
 namespace psd {
 
-// A member of the job. Two are equal if name and incarnation are. Can be passed to calls as a Value
-// (ToValue).
+// A member of the job. Two of them are equal if their names and incarnations are. ToValue makes a
+// Value that can be passed to calls.
 struct WorkerInfo {
   std::string name;
   Incarnation incarnation = 0;
@@ -35,7 +35,7 @@ struct WorkerInfo {
 };
 
 // The worker that a call goes to, given by name, WorkerInfo or rank. If it is not connected yet,
-// its address is asked from the registrar. For a rank the registrar is asked at every call.
+// the registrar is asked for its address. A rank is looked up at the registrar at every call.
 class Callee {
  public:
   Callee(std::string name) : who_(std::move(name)) {}    // NOLINT: a name is a callee

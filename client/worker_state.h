@@ -23,9 +23,9 @@ struct Worker::State {
   std::unique_ptr<worker::Runtime> runtime;
   std::unique_ptr<rpc::RegistrarClient> registrar_client;
   std::atomic<bool> shut_down{false};
-  // Shared with the steps, which outcomes in the user's hand may keep open.
+  // Shared with the steps. A step that failed stays open as long as the user holds its outcome.
   const std::shared_ptr<OpenIds> open_steps = std::make_shared<OpenIds>();
-  // Shared with the steps that run, each with its turn.
+  // Shared with the running steps. Each of them has a turn.
   const std::shared_ptr<OpenIds> open_turns = std::make_shared<OpenIds>();
   std::atomic<int64_t> default_timeout_ns{0};
 
@@ -55,7 +55,7 @@ struct Worker::State {
                                                          const Value& value,
                                                          const std::vector<std::string>& members,
                                                          absl::Duration timeout);
-  // Waits until all trainers of the group are here and none of them has a call under way.
+  // Waits until all trainers of the group wait here and none of them has a call under way.
   absl::Status WaitForGroup(absl::Duration timeout);
 };
 

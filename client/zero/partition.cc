@@ -13,7 +13,7 @@
 namespace psd::zero {
 namespace {
 
-// Products of two loads, or of a load and a number of ranks.
+// Wide enough for the product of two loads, or of a load and a number of ranks.
 __extension__ using Wide = __int128;
 
 absl::Status CheckRanks(int ranks) {
@@ -22,7 +22,7 @@ absl::Status CheckRanks(int ranks) {
                     absl::StrCat("give a number of ranks from 1 to ", kMostRanks));
 }
 
-// Adds to `total`. `what` names what has the load.
+// Adds `load` to `*total`. `what` names the object that has the load.
 absl::Status AddLoad(int64_t load, const std::string& what, int64_t* total) {
   if (load < 0)
     return absl::InvalidArgumentError(absl::StrCat(what, " has a negative load, ", load));
@@ -38,8 +38,8 @@ std::string NameOf(const char* container, size_t index, size_t parameter) {
   return absl::StrCat("parameter ", parameter, " of ", container, " ", index);
 }
 
-// Returns the rank of least load, the lowest of several, among those that `may_take` allows; the
-// number of ranks if there is none.
+// Returns the rank of least load, the lowest of several, among those that `may_take` allows.
+// Returns the number of ranks if it allows none.
 template <typename MayTake>
 size_t LeastLoaded(const std::vector<int64_t>& loads, const MayTake& may_take) {
   size_t least = loads.size();
@@ -59,7 +59,7 @@ struct LoadedPart {
 void AppendParts(size_t index, const PartitionParameter& parameter, int64_t total, int ranks,
                  bool cut_huge, std::vector<LoadedPart>* parts) {
   int64_t count = 1;
-  // A share of the total, rounded up, is at least 1 if this parameter has any load.
+  // The share is rounded up, so it is at least 1 if this parameter has any load.
   const int64_t share = (total + ranks - 1) / ranks;
   if (cut_huge && parameter.load > share) {
     const int64_t needed = (parameter.load + share - 1) / share;
@@ -187,7 +187,7 @@ absl::StatusOr<BucketPartition> ShardBuckets(const std::vector<Bucket>& buckets,
     size_t first = 0;
     int64_t gathered = 0;
     for (size_t j = 0; j < bucket.size(); ++j) {
-      // The comparison with T = total / ranks, without a fraction.
+      // Compares with T = total / ranks without a fraction.
       if (Wide{gathered + bucket[j]} * ranks >= total && j > first) {
         PSD_RETURN_IF_ERROR(giver.Give({index, first, j - first}, gathered));
         first = j;

@@ -17,9 +17,9 @@ inline constexpr int64_t kMostLoad = int64_t{1} << 60;
 
 // A parameter as the partition sees it.
 struct PartitionParameter {
-  // The ranks are balanced by this. PyTorch's ZeroRedundancyOptimizer counts the elements, also of
-  // frozen parameters. The bytes of optimizer state balance memory instead; a frozen parameter then
-  // has none.
+  // The load by which the ranks are balanced. PyTorch's ZeroRedundancyOptimizer uses the number of
+  // elements, and also counts frozen parameters. The bytes of optimizer state balance memory
+  // instead; a frozen parameter then has load 0.
   int64_t load = 0;
   // The extent of its first axis; 1 for a scalar. With PartitionOptions::cut_huge the parameter may
   // be cut between two rows, each of which has an equal share of the load.
@@ -30,9 +30,10 @@ using PartitionGroup = std::vector<PartitionParameter>;
 
 struct PartitionOptions {
   // If false, a parameter is never split, as in PyTorch, so one that is larger than a rank's fair
-  // share makes its rank the fullest. If true, a parameter whose load is more than the fair share
-  // (the loads of its group and of those before, divided by the number of ranks) is first cut by
-  // rows into the fewest nearly equal parts that are not, at most one for each row.
+  // share makes its rank the fullest. The fair share is the sum of the loads of this group and of
+  // those before it, divided by the number of ranks. If true, a parameter whose load exceeds the
+  // fair share is first cut by rows into the fewest nearly equal parts that do not exceed it, with
+  // at least one row in each.
   bool cut_huge = false;
 };
 
@@ -56,9 +57,9 @@ struct Partition {
 };
 
 // The sorted greedy partition. For each group in order, its parameters are sorted by load, largest
-// first and otherwise in their order, and each is given to the rank of least load, the lowest of
-// several. Loads carry over from group to group, so a group that is added later leaves the earlier
-// ones where they were.
+// first, with equal loads in their original order. Each is given to the rank with the least load;
+// of several, to the lowest rank. Loads carry over from group to group, so adding a group later
+// does not move the earlier ones.
 // Errors: INVALID_ARGUMENT for a number of ranks outside of 1 to kMostRanks, a negative load or
 // number of rows, and loads above kMostLoad in total, naming the group and the parameter.
 absl::StatusOr<Partition> MakePartition(const std::vector<PartitionGroup>& groups, int ranks,
@@ -66,7 +67,7 @@ absl::StatusOr<Partition> MakePartition(const std::vector<PartitionGroup>& group
 
 // ---- buckets of data parallelism
 
-// The number of elements of each parameter of a bucket, in its order.
+// A bucket is given by the number of elements of each of its parameters, in order.
 using Bucket = std::vector<int64_t>;
 
 // The parameters [first, first + count) of a bucket.
@@ -80,10 +81,10 @@ struct BucketPiece {
   }
 };
 
-// By rank: its pieces, in the order in which they were given to it.
+// The pieces of each rank, in the order in which they were given to it.
 using BucketPartition = std::vector<std::vector<BucketPiece>>;
 
-// Gives bucket i to rank i mod `ranks`, whole.
+// Gives the whole bucket i to rank i mod `ranks`.
 // Errors: INVALID_ARGUMENT as MakePartition.
 absl::StatusOr<BucketPartition> WholeBuckets(const std::vector<Bucket>& buckets, int ranks);
 
@@ -94,10 +95,10 @@ struct ShardBucketsOptions {
 };
 
 // Cuts buckets into pieces of about the size of a rank's fair share T, which is the number of all
-// elements divided by `ranks`. The buckets are taken by size, smallest first and otherwise in their
-// order. In each, the parameters are gathered in their order; a piece ends before the parameter
-// with which it would reach T, and is given to the rank of least load, the lowest of several, among
-// those that have no piece of this bucket yet. No piece spans buckets.
+// elements divided by `ranks`. The buckets are taken by size, smallest first, with equal sizes in
+// their original order. Within a bucket, parameters are gathered in order; a piece ends before the
+// parameter with which it would reach T. Each piece is given to the rank with the least load, the
+// lowest of several, among the ranks that have no piece of this bucket yet. No piece spans buckets.
 // Errors: INVALID_ARGUMENT as MakePartition; FAILED_PRECONDITION for a bucket that must be cut into
 // more pieces than there are ranks, unless the options allow several for each.
 absl::StatusOr<BucketPartition> ShardBuckets(const std::vector<Bucket>& buckets, int ranks,
