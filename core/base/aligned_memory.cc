@@ -15,7 +15,7 @@ namespace psd {
 
 #ifdef PSD_UNDER_ADDRESS_SANITIZER
 
-// Without padding, so that the sanitizer sees the first byte behind a piece.
+// There is no padding here, so that the sanitizer sees the first byte behind a piece.
 void* AllocateAligned(size_t bytes) {
   void* address = nullptr;
   return posix_memalign(&address, kMallocAlignment, bytes) == 0 ? address : nullptr;

@@ -20,9 +20,10 @@ size_t RoundUp(size_t bytes, size_t multiple) {
   return (bytes + multiple - 1) / multiple * multiple;
 }
 
-// Mappings have lengths in such units, so that they can be used again for blocks of a similar size.
-// What a huge page has behind a block becomes resident with it and is charged to no account, so
-// from the size of huge pages on a unit is at most an eighth of the block.
+// Mappings have lengths that are multiples of this unit, so that they can be reused for blocks of a
+// similar size. The part of a huge page behind a block becomes resident with the block and is
+// charged to no account, so for blocks of at least a huge page the unit is at most an eighth of the
+// block.
 size_t MappingUnit(size_t bytes) {
   if (bytes < kHugePageBytes) return kPageBytes;
   return bytes < 8 * kHugePageBytes ? kHugePageBytes / 8 : kHugePageBytes;
@@ -51,7 +52,7 @@ class SmallBlock : public Block {
               size) {}
 };
 
-// Keeps freed mappings for reuse, by length, up to a bound of bytes. Thread-safe.
+// Keeps freed mappings for reuse, by length, up to a bound on their bytes. Thread-safe.
 class MappingCache {
  public:
   explicit MappingCache(size_t bound_bytes) : bound_bytes_(bound_bytes) {}

@@ -47,8 +47,8 @@ class Block {
   const size_t offset_;
 };
 
-// Allocates blocks. Thread-safe. It may be destroyed before its blocks, which keep what they need
-// of it.
+// Allocates blocks. Thread-safe. It may be destroyed before its blocks, which keep alive what they
+// need.
 class Allocator {
  public:
   virtual ~Allocator() = default;
@@ -59,8 +59,8 @@ class Allocator {
 };
 
 struct HeapAllocatorOptions {
-  // Blocks of at least this size get a memory mapping of their own, in huge pages where the system
-  // allows them. The mapping is removed or cached when the block is freed.
+  // Blocks of at least this size get a memory mapping of their own, with huge pages where the
+  // system allows them. The mapping is removed or cached when the block is freed.
   size_t map_threshold_bytes = size_t{1} << 20;
   // Upper bound on the bytes of freed mappings that are kept for reuse; using a page again costs a
   // third of using a fresh one. With 0 every mapping goes back to the system at once.
@@ -75,8 +75,8 @@ std::shared_ptr<Allocator> NewHeapAllocator(const HeapAllocatorOptions& options 
 class Buffer {
  public:
   Buffer() = default;
-  // `block` is the block that the bytes belong to; null for heap memory that is no block.
-  // Requires: `owner` keeps [data, data + size) alive and unchanged, and `block` too.
+  // `block` is the block that the bytes belong to; null for heap memory that belongs to no block.
+  // Requires: `owner` keeps the bytes [data, data + size) and `block` alive and unchanged.
   Buffer(std::shared_ptr<const void> owner, const std::byte* data, size_t size,
          const Block* block = nullptr)
       : owner_(std::move(owner)), data_(data), size_(size), block_(block) {}
@@ -95,10 +95,10 @@ class Buffer {
   const std::shared_ptr<const void>& owner() const& { return owner_; }
   std::shared_ptr<const void> owner() && { return std::move(owner_); }
   // The block that the bytes belong to, which lives as long as owner(). Null for heap memory that
-  // is no block.
+  // belongs to no block.
   const Block* block() const { return block_; }
   const Place& place() const { return block_ == nullptr ? kHeapPlace : block_->place(); }
-  // Where the bytes start in their segment. 0 for bytes in no segment.
+  // The offset of the bytes in their segment. 0 if they are in no segment.
   size_t segment_offset() const {
     if (place().kind() != Place::Kind::kSegment) return 0;
     return block_->offset() + static_cast<size_t>(data_ - block_->data());

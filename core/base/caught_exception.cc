@@ -17,7 +17,7 @@ namespace {
 
 constexpr size_t kMaxText = 1000;
 
-// "std::runtime_error"
+// Returns for example "std::runtime_error".
 std::string TypeName(const std::type_info& type) {
   int failed = 0;
   const std::unique_ptr<char, void (*)(void*)> name(

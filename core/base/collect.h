@@ -22,7 +22,7 @@ class Gather {
  public:
   explicit Gather(size_t size) : values_(size), missing_(size) {}
 
-  // Returns all values when the last one is put, and nullopt before.
+  // Returns all values if this was the last one that was missing, and nullopt otherwise.
   std::optional<std::vector<T>> Put(size_t i, T value) PSD_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     values_[i] = std::move(value);

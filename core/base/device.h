@@ -16,36 +16,37 @@
 namespace psd {
 
 // The name of the host's own processor and memory. Wherever code holds a `Device*`, null stands for
-// it: its memory is read and written directly.
+// the host, whose memory is read and written directly.
 inline constexpr char kCpuName[] = "cpu";
 
-// A device does its work in order, from whichever thread it comes: a copy or kernel sees all that
-// was submitted before it and nothing of what is submitted later. CopyOut returns when its bytes
-// have arrived; everything else may still be under way when the call returns. Thread-safe. It must
-// outlive its blocks, which keep it alive.
+// A device does its work in the order of submission, whichever thread submits it: a copy or kernel
+// sees all that was submitted before it and nothing that is submitted later. CopyOut returns when
+// its bytes have arrived; all other work may still be under way when the call returns. Thread-safe.
+// A device must outlive its blocks, which keep it alive.
 class Device {
  public:
   virtual ~Device() = default;
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
-  // "cuda:0". No two devices of a worker have the same name.
+  // For example "cuda:0". No two devices of a worker have the same name.
   const std::string& name() const { return name_; }
   // Kernels get addresses in this device's memory only.
   const KernelTable& kernels() const { return kernels_; }
 
-  // Allocates blocks whose place is this device. Results of operators on this device come from it.
-  // A block may be freed while work that uses it is under way: only later work reuses its memory.
+  // Allocates blocks whose place is this device. Operators on this device allocate their results
+  // here. A block may be freed while work that uses it is under way: only later work reuses its
+  // memory.
   virtual Allocator& memory() = 0;
 
-  // Copy `bytes` bytes from the host, to the host, and within the device's memory. The host's bytes
-  // may change or go when the call returns. Ranges do not overlap.
-  // Errors: UNAVAILABLE naming the device if it is lost.
+  // Copy `bytes` bytes from the host, to the host, and within the device's memory. When CopyIn
+  // returns, the host's bytes may be changed or freed. The ranges must not overlap. Errors:
+  // UNAVAILABLE naming the device if it is lost.
   virtual absl::Status CopyIn(std::byte* to, const std::byte* from, size_t bytes) = 0;
   virtual absl::Status CopyOut(std::byte* to, const std::byte* from, size_t bytes) = 0;
   virtual absl::Status CopyWithin(std::byte* to, const std::byte* from, size_t bytes) = 0;
 
-  // Waits until all work submitted so far is done. Errors: the first of that work that failed.
+  // Waits until all work submitted so far is done. Returns the error of the first work that failed.
   virtual absl::Status Synchronize() = 0;
 
  protected:
@@ -57,19 +58,19 @@ class Device {
   const KernelTable kernels_;
 };
 
-// Returns the name of `device`: "cpu" for null.
+// Returns the name of `device`; "cpu" if it is null.
 absl::string_view DeviceName(const Device* device);
 
-// Copies `bytes` bytes from the memory of `from_device` to that of `to_device`. Null is the host.
-// Copies between two devices go through the host.
-// Errors: those of the devices; RESOURCE_EXHAUSTED if a copy between devices finds no memory.
+// Copies `bytes` bytes from the memory of `from_device` to that of `to_device`. A null device means
+// the host. Copies between two devices go through the host. Errors: those of the devices;
+// RESOURCE_EXHAUSTED if a copy between devices finds no memory.
 absl::Status CopyBytes(Device* to_device, std::byte* to, Device* from_device, const std::byte* from,
                        size_t bytes);
 
-// Returns the error of an operation that `device` does not have: UNIMPLEMENTED naming both.
+// Returns an UNIMPLEMENTED error that names the operation and `device`, which does not have it.
 absl::Status NotOnDevice(absl::string_view operation, const Device* device);
-// Returns the error of an operation that was given memory of two devices: INVALID_ARGUMENT naming
-// the operation and both.
+// Returns an INVALID_ARGUMENT error that names the operation and the two devices whose memory it
+// was given.
 absl::Status MixedDevices(absl::string_view operation, const Device* a, const Device* b);
 
 // Returns the kernel called `name` of `device`, which is not the host.

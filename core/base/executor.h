@@ -25,7 +25,7 @@ struct WorkLabel {
   FlowId flow;
 };
 
-// Runs tasks: each once, at some later time, on some thread. Thread-safe.
+// Runs each task once, at some later time, on some thread. Thread-safe.
 class Executor {
  public:
   virtual ~Executor() = default;
@@ -64,9 +64,9 @@ class ScopedBlocking {
   const absl::Time begun_;
 };
 
-// While a ScopedHelping exists, the current thread does work of others until the result that its
-// task waits for comes. This time is not counted as the task's. A ScopedHelping does nothing on a
-// thread that belongs to no pool. Future::Wait uses it.
+// While a ScopedHelping exists, the current thread works for others until the result that its task
+// waits for comes. This time does not count as the task's. A ScopedHelping does nothing on a thread
+// that belongs to no pool. Future::Wait uses it.
 class ScopedHelping {
  public:
   ScopedHelping();

@@ -22,7 +22,7 @@
 
 namespace psd {
 
-// A queue of items of several flows. Thread-compatible.
+// A queue of the items of several flows. Thread-compatible.
 //
 // Every flow has an account with the sum of its items' costs. The cost of an item is known only
 // after it has run; Charge adds it then. `share_` is the sum of a flow that always had an equal
@@ -107,8 +107,9 @@ class FairQueue {
   }
 
  private:
-  // Accounts of flows that ended which are kept for flows that come: as many as there are likely to
-  // be at a time. Without them every task of a session that has nothing else to do would allocate.
+  // The number of accounts of ended flows that are kept for new flows: as many as are likely to
+  // come and go at a time. Without them every task of a session that has nothing else to do would
+  // allocate.
   static constexpr size_t kMaxSpare = 64;
 
   struct Account {
@@ -119,7 +120,8 @@ class FairQueue {
     bool IsResting() const { return items.empty() && taken == 0; }
   };
 
-  // Lets the flow wait for its turn, unless it has max_taken items taken; then Charge does that.
+  // Lets the flow wait for its turn. If max_taken of its items are taken, it waits for Charge
+  // first.
   void Enqueue(const FlowId& flow, Account& account) {
     if (account.taken >= max_taken_) return;
     account.turn = next_turn_++;
@@ -137,8 +139,8 @@ class FairQueue {
   FlowId TakeTurn() {
     return due_.empty() ? std::get<FlowId>(indebted_.PopFront()) : due_.PopFront().second;
   }
-  // To be called when the share has grown: moves flows whose debt is covered to the due ones, and
-  // forgets the accounts of idle flows that are no longer in debt.
+  // Moves flows whose debt is covered to the due ones, and forgets the accounts of idle flows that
+  // are no longer in debt. To be called when the share has grown.
   void CatchUp() {
     while (!indebted_.empty() && std::get<int64_t>(indebted_.front()) <= share_) {
       const auto [spent, turn, flow] = indebted_.PopFront();
@@ -154,7 +156,7 @@ class FairQueue {
     spare_.pop_back();
     return account;
   }
-  // Requires: it rests.
+  // Requires: the account has no items and its debt is covered.
   void EndAccount(const FlowId& flow) {
     auto ended = accounts_.find(flow);
     ended->second->spent = 0;
@@ -174,16 +176,16 @@ class FairQueue {
   const size_t max_items_;
   const size_t max_taken_;
   size_t size_ = 0;
-  size_t active_ = 0;  // flows with an item that waits or is taken
+  size_t active_ = 0;  // flows with an item that is waiting or taken
   int64_t share_ = 0;
   uint64_t next_turn_ = 0;
   absl::flat_hash_map<FlowId, std::unique_ptr<Account>> accounts_;
   std::vector<std::unique_ptr<Account>> spare_;
-  // Flows with items: those that spent no more than the share, by turn, and the others, by what
-  // they spent.
+  // The flows with items. `due_` has those that spent no more than the share, ordered by turn;
+  // `indebted_` has the others, ordered by what they spent.
   RecyclingSet<std::pair<uint64_t, FlowId>> due_;
   RecyclingSet<std::tuple<int64_t, uint64_t, FlowId>> indebted_;
-  // Flows that have a debt only, by what they spent.
+  // The flows without items that still have a debt, ordered by what they spent.
   RecyclingSet<std::pair<int64_t, FlowId>> resting_;
 };
 

@@ -88,7 +88,7 @@ class FutureState {
     callback(Result());
   }
 
-  // Sets how a thread that waits for this result helps meanwhile.
+  // Sets the helper by which a thread that waits for this result can receive it sooner.
   void SetHelper(std::weak_ptr<WaitHelper> helper) PSD_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     helper_ = std::move(helper);
@@ -107,7 +107,8 @@ class FutureState {
   }
 
  private:
-  // Helps a little if there is a helper, at most until then. Returns whether the result is there.
+  // Works with the helper, if there is one, until `until` at the latest. Returns whether the result
+  // is there.
   bool Help(absl::Time until = absl::InfiniteFuture()) const PSD_EXCLUDES(mutex_) {
     const std::shared_ptr<WaitHelper> helper = this->helper().lock();
     if (helper == nullptr) return false;
@@ -177,21 +178,22 @@ class Future {
   Future On(std::shared_ptr<Executor> executor) const {
     return Future(state_, std::move(executor));
   }
-  // The executor that callbacks run on; null for the thread that sets the result.
+  // The executor that callbacks run on; null if they run on the thread that sets the result.
   const std::shared_ptr<Executor>& executor() const { return executor_; }
 
   // Calls `callback(const absl::StatusOr<T>&)` exactly once: at once on this thread if the result
-  // is there, else when it is set. The callback must not throw: nobody would hear of it, so the
-  // process ends. What may throw goes to Then.
+  // is there, otherwise when it is set. The callback must not throw: nobody could receive the
+  // exception, so the process would end. Use Then for code that may throw.
   void OnReady(typename internal::FutureState<T>::Callback callback) const {
     auto state = state_;  // the callback may destroy this handle
     state->OnReady(executor_ == nullptr || state->IsReady() ? std::move(callback)
                                                             : Handing(std::move(callback)));
   }
 
-  // A future with what `function(const absl::StatusOr<T>&)` returns: a U, an absl::StatusOr<U> or
-  // an absl::Status. Runs also when this future failed, and where OnReady's callbacks do. If it
-  // throws, the future fails with INTERNAL and the exception's text.
+  // Returns a future with the result of `function(const absl::StatusOr<T>&)`, which returns a U, an
+  // absl::StatusOr<U> or an absl::Status. The function also runs if this future failed. It runs
+  // where OnReady's callbacks run. If it throws, the new future fails with INTERNAL and the
+  // exception's text.
   template <typename F>
   auto Then(F function) const {
     using R = std::invoke_result_t<F&, const absl::StatusOr<T>&>;
@@ -248,7 +250,8 @@ class Promise {
   Promise(const Promise& other) : state_(other.state_) {
     if (state_ != nullptr) state_->AddWriter();
   }
-  Promise(Promise&& other) noexcept = default;  // `other` may only be destroyed or assigned then
+  // The moved-from promise may only be destroyed or assigned.
+  Promise(Promise&& other) noexcept = default;
   Promise& operator=(Promise other) noexcept {
     state_.swap(other.state_);
     return *this;
@@ -259,9 +262,9 @@ class Promise {
 
   Future<T> future() const { return Future<T>(state_); }
 
-  // A thread that waits for the result helps by `helper`, as long as that lives.
+  // A thread that waits for the result calls `helper` as long as the helper lives.
   void SetHelper(std::weak_ptr<WaitHelper> helper) const { state_->SetHelper(std::move(helper)); }
-  // A thread that waits for the result helps as one that waits for `source`.
+  // A thread that waits for the result helps in the same way as one that waits for `source`.
   template <typename U>
   void HelpLike(const Future<U>& source) const {
     state_->SetHelper(source.state_->helper());

@@ -15,7 +15,7 @@ struct HostPort {
   std::string host;  // an IPv6 address without its brackets
   int port = 0;
 
-  // Whether only this machine can reach the address: "localhost", "::1" or 127.0.0.0/8.
+  // Whether only this machine can reach the address, that is, "localhost", "::1" or 127.0.0.0/8.
   bool IsLoopback() const;
   // Whether the host means all interfaces, in any spelling that the system takes: "0.0.0.0", "0x0",
   // "::", "::ffff:0.0.0.0". Such an address can be listened on, but not dialled.
@@ -24,12 +24,12 @@ struct HostPort {
   std::string ToString() const;
 };
 
-// The longest host: that of a domain name.
+// The longest host, which is the longest domain name.
 inline constexpr size_t kMaxHostBytes = 253;
 
 // Errors: INVALID_ARGUMENT saying what is wrong.
 absl::StatusOr<HostPort> ParseHostPort(absl::string_view address);
-// The same for an address that is to be dialled, which has a port other than 0.
+// As ParseHostPort, for an address that is to be dialled, which must have a port other than 0.
 absl::StatusOr<HostPort> ParseHostPortToDial(absl::string_view address);
 
 // Returns the address, as "host:port", that others dial to reach a worker that listens on `bound`.

@@ -15,7 +15,7 @@ using Incarnation = uint64_t;
 // Draws a non-zero incarnation from the system's entropy.
 Incarnation NewIncarnation();
 
-// An id drawn by one incarnation of a worker. Both fields are zero if there is none.
+// An id drawn by one incarnation of a worker. Both fields are zero if there is no id.
 struct GlobalId {
   Incarnation incarnation = 0;
   uint64_t counter = 0;

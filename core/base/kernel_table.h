@@ -14,10 +14,11 @@ namespace psd {
 
 class Device;  // core/base/device.h
 
-// The name of a kernel together with its signature, a function type whose first parameter is the
-// Device* that runs it; that is null for the CPU, whose kernels run on the calling thread. The name
-// is the operator's or
-// the optimizer's, as errors print it. `slot` is the kernel's index in the tables: each kernel of
+// The name of a kernel together with its signature. The signature is a function type whose first
+// parameter is the Device* that runs the kernel; it is null for the CPU, whose kernels run on the
+// calling thread. The name is that of the operator or optimizer, as errors print it. `slot` is the
+// kernel's index in the tables. Each kernel of the program has a slot of its own, so that a lookup
+// is one load.
 // the program has another one, so that a lookup is one load.
 template <typename Signature>
 struct KernelName {
@@ -26,7 +27,8 @@ struct KernelName {
   size_t slot;
 };
 
-// A value. Thread-compatible: a table is complete before its device is used, and constant then.
+// A value. Thread-compatible: a table is complete before its device is used, and does not change
+// then.
 class KernelTable {
  public:
   // Requires: the table has no kernel in this slot.

@@ -44,7 +44,7 @@ std::shared_ptr<Logger> NewNullLogger();
 
 // Returns "debug", "info", "warning", "error" or "off".
 absl::string_view LogLevelName(LogLevel level);
-// Parses such a name; returns false for any other text.
+// Parses a name that LogLevelName returns. Returns false for any other text.
 bool ParseLogLevel(absl::string_view text, LogLevel* level);
 
 }  // namespace psd

@@ -40,12 +40,13 @@ class Meter {
 
 class ChargedBlock;
 
-// The counts that the accounts of one budget share. `all` counts every charge, and `hosted` counts
-// hosted memory a second time. Hence a charge in transit costs one locked instruction.
+// The counts that the accounts of one budget share. `all` counts every charge; `hosted` counts
+// hosted memory once more, by itself. A charge in transit therefore costs one locked instruction.
 struct Meters {
   explicit Meters(size_t budget_bytes) : budget_bytes(budget_bytes) {}
 
-  // `for_values` is the limit of hosted memory, `limit` that of all. Errors: RESOURCE_EXHAUSTED.
+  // `for_values` is the limit of hosted memory, `limit` that of all memory. Errors:
+  // RESOURCE_EXHAUSTED.
   absl::Status TryAdd(AccountKind kind, size_t bytes, size_t for_values, size_t limit);
   void Credit(AccountKind kind, size_t bytes) {
     all.Subtract(bytes);
@@ -61,7 +62,7 @@ struct Meters {
   Meter hosted;
 
   Mutex mutex;  // leaf
-  // Blocks of at least kMovableBytes.
+  // The blocks of at least kMovableBytes.
   absl::flat_hash_map<const void*, ChargedBlock*> movable PSD_GUARDED_BY(mutex);
 };
 
@@ -86,7 +87,7 @@ absl::Status Meters::TryAdd(AccountKind kind, size_t bytes, size_t for_values, s
   return Refusal(*this, kind, for_values, bytes);
 }
 
-// Small pieces in transit.
+// The account of small pieces in transit.
 class SmallTransit : public SmallCharges {
  public:
   SmallTransit(std::shared_ptr<Meters> meters, size_t for_values, size_t limit, size_t modest_limit)
@@ -106,10 +107,10 @@ class SmallTransit : public SmallCharges {
   const std::shared_ptr<Meters> meters_;  // shared with the accounts
   const size_t for_values_;
   const size_t limit_;
-  const size_t modest_limit_;  // for work that has taken little
+  const size_t modest_limit_;  // for work that has taken little so far
 };
 
-// Small pieces that have become values.
+// The account of small pieces that have become hosted values.
 class SmallHosted : public SmallCharges {
  public:
   SmallHosted(std::shared_ptr<Meters> meters, size_t for_values, size_t limit)

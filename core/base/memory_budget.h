@@ -55,13 +55,13 @@ class MemoryAccount : public Allocator {
 
   // The bytes that this account may use if no other uses any; 0 means no limit.
   size_t limit_bytes() const;
-  // The most bytes that this account may use beside the values that are hosted now. A message that
-  // needs more would wait in vain, because values do not make room for it.
+  // The most bytes that this account can use beside the values that are hosted now. A message that
+  // needs more would wait in vain, because hosted values do not make room for it.
   size_t most_bytes() const;
   size_t used_bytes() const;
 
-  // Where small pieces are charged (small_charges.h). 0 if they are not: in an account of its own,
-  // or without a limit.
+  // The account to which small pieces are charged (small_charges.h). 0 if small pieces are not
+  // charged, which holds for an account of its own and for one without a limit.
   SmallChargesId small_charges() const { return small_charges_; }
 
  private:
@@ -93,15 +93,15 @@ class MemoryBudget {
   size_t limit_bytes() const { return limit_bytes_; }
   const std::shared_ptr<MemoryAccount>& hosted() const { return hosted_; }
   const std::shared_ptr<MemoryAccount>& transit() const { return transit_; }
-  // The account for messages in transit that must not wait. A thirty-second of the budget is left
-  // to them, so that small calls are accepted while large transfers find no room.
+  // The account for messages in transit that must not wait. A thirty-second of the budget is
+  // reserved for them, so that small calls are accepted while large transfers find no room.
   const std::shared_ptr<MemoryAccount>& essential() const { return essential_; }
 
  private:
   MemoryBudget() = default;
 
   size_t limit_bytes_ = 0;
-  // Shared with the layers that allocate from them.
+  // Shared with the layers that allocate from it.
   std::shared_ptr<MemoryAccount> hosted_;
   std::shared_ptr<MemoryAccount> transit_;
   std::shared_ptr<MemoryAccount> essential_;

@@ -59,7 +59,7 @@ class CondVar {
   // Returns false if `timeout` passed without a notification.
   bool WaitFor(Mutex& mutex, absl::Duration timeout) PSD_REQUIRES(mutex) {
     std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
-    // Waits until a point of the steady clock, which jumps of the wall clock do not move.
+    // Waits on the steady clock, which is not affected by jumps of the wall clock.
     auto until = std::chrono::steady_clock::now() +
                  absl::ToChronoNanoseconds(std::min(timeout, absl::Hours(24 * 365)));
     bool notified = condition_.wait_until(lock, until) == std::cv_status::no_timeout;

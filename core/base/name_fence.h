@@ -1,6 +1,6 @@
 #pragma once
 
-// Records which incarnation of a worker took each name last, and fences the earlier ones.
+// Records which incarnation of a worker took each name last, and rejects the earlier ones.
 
 #include <cstddef>
 #include <deque>
@@ -13,12 +13,12 @@
 
 namespace psd {
 
-// The holders of names, and the fenced incarnations. Thread-compatible.
+// The holders of names, and the fenced (rejected) incarnations. Thread-compatible.
 //
-// Guarantees: an incarnation is fenced as soon as another one takes its name, also if it left
+// Guarantees: an incarnation is fenced as soon as another one takes its name, even if it had left
 // before. At most `bound` fenced incarnations and about `bound` names are remembered; the oldest
-// are forgotten first. A forgotten incarnation is not recognized any more, but it would have to
-// come back after `bound` others took names.
+// are forgotten first. A forgotten incarnation is not recognized any more, but this requires that
+// it comes back after `bound` others took names.
 class NameFence {
  public:
   explicit NameFence(size_t bound) : bound_(bound), fenced_(bound) {}

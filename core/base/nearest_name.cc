@@ -33,7 +33,7 @@ int EditDistance(absl::string_view a, absl::string_view b) {
   return previous[b.size()];
 }
 
-// Removes what both begin and end with: it takes no edit.
+// Removes the common beginning and end, which need no edit.
 void RemoveCommonEnds(absl::string_view& a, absl::string_view& b) {
   const size_t shorter = std::min(a.size(), b.size());
   size_t begin = 0;

@@ -21,7 +21,8 @@ class NearestNameFinder {
 
   void Consider(absl::string_view candidate);
 
-  // The nearest candidate so far, or the first of several; empty if none is near enough.
+  // The nearest candidate so far; the first of several that are equally near; empty if none is near
+  // enough.
   const std::string& nearest() const { return nearest_; }
 
  private:

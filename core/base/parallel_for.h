@@ -15,11 +15,11 @@ struct Helpers {
   int count = 0;                 // the limit on threads of the executor that help
 };
 
-// Calls f(0) … f(count - 1), each once, in any order, and returns when all have returned. The
-// calling thread makes calls itself; helpers take calls from it as they become free. It waits only
-// for calls that a helper has begun, never for a helper to begin one, so the loop ends also if the
-// executor is full, or if the calling thread belongs to the executor.
-// Requires: several threads may call f at the same time.
+// Calls f(0) … f(count - 1), each once, in any order, and returns when all calls have returned. The
+// calling thread makes calls itself; helpers take some of them as they become free. The calling
+// thread waits only for calls that a helper has begun, never for a helper to begin one, so the loop
+// ends even if the executor is full or the calling thread belongs to it. Requires: several threads
+// may call f at the same time.
 void ParallelFor(const Helpers& helpers, size_t count, absl::FunctionRef<void(size_t)> f);
 
 }  // namespace psd

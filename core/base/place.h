@@ -1,6 +1,6 @@
 #pragma once
 
-// The kind of memory that a block lies in.
+// The kind of memory that a block is in.
 
 #include <cstdint>
 
@@ -8,7 +8,7 @@ namespace psd {
 
 class Device;  // core/base/device.h
 
-// A value that says where memory lives. A block points to its place, which outlives the block.
+// Says where memory is. A block points to its place, which outlives the block.
 class Place {
  public:
   enum class Kind : uint8_t {
@@ -27,7 +27,7 @@ class Place {
   constexpr bool host_readable() const { return kind_ != Kind::kDevice; }
   // The segment's id; 0 for memory in no segment.
   constexpr uint64_t segment() const { return segment_; }
-  // The device that has the memory. Null for memory of the host, which is the CPU's.
+  // The device that has the memory. Null for memory of the host.
   Device* device() const { return device_; }
 
  private:

@@ -9,13 +9,13 @@
 
 namespace psd {
 
-// Keeps the nodes of erased elements, a few of them, for those that come next. Thread-compatible.
+// Keeps a few nodes of erased elements and uses them for new elements. Thread-compatible.
 template <typename T>
 class RecyclingSet {
  public:
   using Nodes = std::set<T>;
 
-  // Nodes that are kept.
+  // The most nodes that are kept.
   static constexpr size_t kMaxSpare = 64;
 
   bool empty() const { return nodes_.empty(); }
@@ -32,7 +32,7 @@ class RecyclingSet {
     node.value() = std::move(element);
     nodes_.insert(std::move(node));
   }
-  // False if there is no such element.
+  // Returns false if there is no such element.
   bool Erase(const T& element) {
     auto node = nodes_.extract(element);
     const bool found = !node.empty();

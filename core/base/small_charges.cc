@@ -7,10 +7,10 @@ namespace psd {
 namespace {
 
 constexpr size_t kMaxAccounts = 65'535;
-// What one call may take of the share for small calls.
+// The most that one call may take of the share for small calls.
 constexpr size_t kModestBytes = size_t{256} << 10;
 
-// The accounts of the process, by id. They stay until it ends, because threads that end move their
+// The accounts of the process, by id. They are never destroyed, because ending threads move their
 // sums even while the process ends.
 std::atomic<const std::shared_ptr<SmallCharges>*> accounts[kMaxAccounts + 1] = {};
 std::atomic<size_t> last_account{0};
@@ -80,7 +80,8 @@ absl::Status ChargeSlowly(SmallChargesId id, int64_t bytes) {
 }
 
 void CreditSlowly(SmallChargesId id, int64_t bytes) {
-  // The sum for another account stays together: its next piece may come soon.
+  // The sum for another account is kept in one piece, because its next piece of memory may come
+  // soon.
   if (unmoved_charges.id != 0 && unmoved_charges.id != id)
     return AccountOf(id).Credit(static_cast<size_t>(bytes));
   SwitchTo(id);

@@ -16,19 +16,19 @@ namespace psd {
 
 inline constexpr size_t kSmallChargeStep = size_t{64} << 10;
 
-// An account to which steps are moved. Thread-safe.
+// An account that threads move their sums to. Thread-safe.
 class SmallCharges {
  public:
   virtual ~SmallCharges() = default;
   // Charges `bytes`. `modest` says that the work on this thread has taken little so far, so it may
-  // use what is left to small calls. Errors: RESOURCE_EXHAUSTED.
+  // use the memory reserved for small calls. Errors: RESOURCE_EXHAUSTED.
   virtual absl::Status Take(size_t bytes, bool modest) = 0;
-  // Charges what was taken already, whatever the limit.
+  // Charges memory that is in use already, whatever the limit.
   virtual void Add(size_t bytes) = 0;
   virtual void Credit(size_t bytes) = 0;
 };
 
-// Names an account for the pieces that are charged to it. 0: pieces are not charged.
+// Names an account to which pieces are charged. 0 means that pieces are not charged.
 using SmallChargesId = uint32_t;
 
 // Returns the id of an account, which is kept until the process ends because its pieces may be. A
@@ -37,12 +37,13 @@ SmallChargesId KeepSmallCharges(std::shared_ptr<SmallCharges> account);
 
 namespace internal {
 
-// What a thread has not yet moved to the account `id`. Plain data, like FreeLists of small memory.
+// The charges that a thread has not yet moved to the account `id`. Plain data, like FreeLists of
+// small memory.
 struct UnmovedCharges {
   SmallChargesId id;
   int64_t bytes;      // negative: more was given back than taken
-  int64_t ask_at;     // the sum at which an account is asked whether it has room; 0: not set yet
-  int64_t unchecked;  // moved without having asked, since an account was asked last
+  int64_t ask_at;     // at this sum the account is asked whether it has room; 0: not set yet
+  int64_t unchecked;  // moved without asking since the account was last asked
   size_t task_bytes;  // moved since the task began
 };
 inline thread_local UnmovedCharges unmoved_charges = {};
@@ -70,16 +71,18 @@ inline void CreditSmallPiece(SmallChargesId id, size_t bytes) {
   unmoved.bytes = sum;
 }
 
-// Charges a piece at once and whatever the limit, because its room is reserved. It is credited like
-// any other. Requires: `id` is not 0.
+// Charges a piece at once and whatever the limit, because room was reserved for it. The piece is
+// credited like any other. Requires: `id` is not 0.
 void AddSmallPiece(SmallChargesId id, size_t bytes);
 
-// The work of a peer's call begins on this thread: it has taken nothing yet.
+// To be called when the work of a peer's call begins on this thread; the work has taken nothing
+// yet.
 inline void BeginSmallCharges() {
   internal::unmoved_charges.task_bytes = 0;
 }
 
-// The work has ended, and this thread may sleep for long: all but a small sum is moved.
+// To be called when the work has ended. Moves all but a small sum, because the thread may now sleep
+// for long.
 inline void EndSmallCharges() {
   constexpr int64_t kLeft = int64_t{4} << 10;
   const int64_t bytes = internal::unmoved_charges.bytes;

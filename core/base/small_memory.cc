@@ -22,8 +22,8 @@
 namespace psd::internal {
 namespace {
 
-// Whether free pieces are kept. Without that all memory goes to the allocator, so that a sanitizer
-// sees each use after free.
+// Whether free pieces are kept. If not, all memory goes to the allocator, so that a sanitizer sees
+// each use after free.
 #ifdef PSD_UNDER_SANITIZER
 constexpr bool kKeeps = false;
 #else
@@ -64,13 +64,13 @@ void Free(void* address) {
   FreeAligned(address);
 }
 
-// The limits on what moves between a thread's list and the heap at once.
+// The limits on what moves between a thread's list and the shared heap at once.
 constexpr size_t kBatchPieces = 32;
 constexpr size_t kBatchBytes = size_t{16} << 10;
 static_assert(kUnit == kSlabUnitBytes);
 
-// The heap of all threads. It is never destroyed, since pieces may be given back while the process
-// ends.
+// The heap that all threads share. It is never destroyed, since pieces may be given back while the
+// process ends.
 SlabHeap& Heap() {
   static SlabHeap& heap = *new SlabHeap;
   return heap;
@@ -110,7 +110,7 @@ struct Closer {
   }
 };
 
-// The bound of threads that begin to keep pieces.
+// The bound for threads that begin to keep pieces from now on.
 std::atomic<size_t> kept_bytes_per_thread{kMaxKeptBytesPerThread};
 
 // Lets this thread keep pieces from now until it ends.

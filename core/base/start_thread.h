@@ -13,9 +13,9 @@ namespace psd {
 // Errors: RESOURCE_EXHAUSTED when the system refuses it, naming what is in use and the limits.
 absl::StatusOr<std::thread> StartThread(absl::string_view what, absl::AnyInvocable<void()> run);
 
-// Checks that `count` threads can be had at once, by starting and ending so many. `what` is what
-// they are for: "the network". To be used before a library starts threads of its own and cannot say
-// that one was refused. Errors: as StartThread.
+// Checks that `count` threads can exist at once, by starting and ending that many. `what` says what
+// they are for: "the network". To be used before a library starts threads of its own that cannot
+// report a refusal. Errors: as StartThread.
 absl::Status CheckRoomForThreads(absl::string_view what, int count);
 
 }  // namespace psd

@@ -14,7 +14,7 @@
 
 namespace psd {
 
-// Thread-compatible. What is charged is credited when it is destroyed.
+// Thread-compatible. The destructor credits everything that is charged.
 class StepwiseCharge {
  public:
   // The first `paid_bytes` of the sum are charged elsewhere.
@@ -32,8 +32,9 @@ class StepwiseCharge {
     used_ += bytes;
     return absl::OkStatus();
   }
-  // Credits steps that are no longer needed, but the last only when two are, so that a sum that
-  // goes up and down does not go to the account each time. Requires: so much was added.
+  // Credits steps that are no longer needed. One step is kept until two are unneeded, so that a sum
+  // that goes up and down does not ask the account each time. Requires: at least `bytes` were
+  // added.
   void Subtract(size_t bytes) {
     used_ -= bytes;
     while (!steps_.empty()) {
@@ -49,7 +50,7 @@ class StepwiseCharge {
  private:
   const size_t step_bytes_;
   size_t used_ = 0;
-  size_t charged_;  // with what is charged elsewhere
+  size_t charged_;  // includes what is charged elsewhere
   std::vector<std::pair<size_t, MemoryCharge>> steps_;
 };
 

@@ -28,7 +28,7 @@ Limit SoftLimit(__rlimit_resource resource) {
   return limit;
 }
 
-// A number of /proc/self/status; 0 if it is not there.
+// Returns a number from /proc/self/status; 0 if it is not there.
 unsigned long StatusNumber(const char* status, const char* name) {
   const char* at = std::strstr(status, name);
   return at == nullptr ? 0 : std::strtoul(at + std::strlen(name), nullptr, 10);

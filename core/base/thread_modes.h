@@ -14,8 +14,8 @@ struct ThreadModes {
 };
 inline thread_local ThreadModes thread_modes;
 
-// While it exists, the thread has the modes of a new one, no MemoryScope, and has moved no small
-// charges yet. For a thread that does work of others while it waits.
+// While it exists, the thread has the modes of a new thread and no MemoryScope, and has no small
+// charges left to move. For a thread that works for others while it waits.
 class FreshThreadModes {
  public:
   FreshThreadModes()

@@ -75,7 +75,7 @@ ThreadPool::Stats ThreadPool::stats() const {
 }
 
 void ThreadPool::Run() {
-  // The calling thread alone gets the value. The system refuses no thread a higher or an equal one.
+  // Only the calling thread gets the value. The system never refuses a higher or equal value.
   if (options_.niceness != 0) setpriority(PRIO_PROCESS, 0, niceness_);
   current_pool = this;
   MemoryScope memory(options_.memory.get());
@@ -94,8 +94,8 @@ std::optional<ThreadPool::Work> ThreadPool::Take() {
   } else {
     --alive_;
   }
-  // Idle threads sleep until they are notified: one is needed if more tasks can run, all of them to
-  // end if the pool stops and nothing is queued.
+  // Idle threads sleep until they are notified. One must wake up if more tasks can run; all must
+  // wake up and end if the pool stops and nothing is queued.
   if (idle_ > 0 && HasRunnable()) wake_.NotifyOne();
   if (stopping_ && queue_.empty()) wake_.NotifyAll();
   return work;
@@ -132,8 +132,8 @@ void ThreadPool::EnterBlocking() {
     ++blocked_;
     const int runnable = alive_ - blocked_;
     const int added = alive_ - options_.threads;
-    // Threads once added stay: the next burst of waiting tasks needs them again. When the system
-    // refuses one, the waiting tasks simply keep the threads there are.
+    // Added threads stay, because the next burst of waiting tasks needs them again. If the system
+    // refuses one, the waiting tasks keep the threads that there are.
     if (runnable < options_.threads && added < options_.max_compensation) {
       AddThread().IgnoreError();
     }
@@ -162,7 +162,7 @@ ScopedHelping::ScopedHelping()
       begun_(pool_ == nullptr ? absl::Time() : pool_->options_.clock->Now()),
       waited_before_(current_waited) {}
 
-// Waits of the work of others lie within this time, so they are not added to it.
+// Waits of the work for others are part of this time, so they are not added to it.
 ScopedHelping::~ScopedHelping() {
   if (pool_ != nullptr) current_waited = waited_before_ + (pool_->options_.clock->Now() - begun_);
 }

@@ -21,18 +21,19 @@
 namespace psd {
 
 struct ThreadPoolOptions {
-  // The use of the threads, for error texts: "functions".
+  // The purpose of the threads, for error texts: "functions".
   const char* purpose = "tasks";
-  // Threads that run tasks. A task starts only while fewer than so many run, those that wait inside
-  // a ScopedBlocking not counted. Tasks whose wait ends go on at once, so more may run for a while.
+  // The number of threads that run tasks. A task starts only while fewer tasks than this run, not
+  // counting those that wait inside a ScopedBlocking. A task whose wait ends goes on at once, so
+  // more may run for a while.
   int threads = 4;
   // Added to the nice value of the threads. With a higher value the system serves other threads
   // first when all cores are busy.
   int niceness = 0;
-  // Limit on the waiting tasks; further tasks are refused. FairQueue describes the smaller limit
-  // that applies to one flow.
+  // Limit on the waiting tasks; further tasks are refused. See FairQueue for the smaller limit that
+  // applies to one flow.
   size_t max_queue = 10'000;
-  // Limit on the tasks of one flow that have a thread, also those that wait. At least 1.
+  // Limit on the tasks of one flow that have a thread, including those that wait. At least 1.
   size_t max_of_one_flow = std::numeric_limits<size_t>::max();
   // Limit on the threads that are added for tasks that wait inside a ScopedBlocking. Once it is
   // reached, a waiting task occupies its thread, and nested calls may have to queue.
@@ -42,10 +43,10 @@ struct ThreadPoolOptions {
   const Clock* clock = &Clock::Steady();  // outlives the pool; measures what tasks cost
 };
 
-// The flows are served in turn by the time that their tasks took on a thread, waits inside a
-// ScopedBlocking and help inside a ScopedHelping not counted; the kinds of tasks make no
-// difference. Thread-safe. The destructor shuts down. A pool that the system refused a thread is
-// like one that was shut down.
+// Flows are served in turn, weighted by the time that their tasks took on a thread. Waits inside a
+// ScopedBlocking and help inside a ScopedHelping do not count, and the kind of a task makes no
+// difference. Thread-safe. The destructor shuts down. If the system refused one of the threads, the
+// pool behaves as if it were shut down.
 class ThreadPool : public Executor {
  public:
   explicit ThreadPool(const ThreadPoolOptions& options);

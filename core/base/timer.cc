@@ -44,7 +44,7 @@ bool TimerQueue::Cancel(Id id) {
 }
 
 void TimerQueue::Poll() {
-  // The lock excludes that the thread has read the clock but does not wait yet.
+  // The lock excludes that the thread has read the clock but has not begun to wait.
   MutexLock lock(mutex_);
   wake_.NotifyAll();
 }

@@ -15,9 +15,9 @@
 
 namespace psd {
 
-// Thread-safe. Callbacks must be short: they run one after another on the queue's thread, without
-// a lock held. The destructor drops what has not run yet and joins the thread. A queue whose thread
-// the system refused is like one that was stopped.
+// Thread-safe. Callbacks must be short: they run one after another on the queue's thread, without a
+// lock held. The destructor drops the tasks that have not run yet and joins the thread. If the
+// system refused the thread, the queue behaves as if it were stopped.
 class TimerQueue {
  public:
   using Id = uint64_t;  // never zero

@@ -9,7 +9,7 @@ namespace psd {
 class WaitHelper {
  public:
   virtual ~WaitHelper() = default;
-  // Works until `done` returns true. May return earlier, when it is better to sleep.
+  // Works until `done` returns true. May return earlier if the thread should rather sleep.
   virtual void HelpUntil(absl::FunctionRef<bool()> done) = 0;
 };
 

@@ -5,7 +5,7 @@
 namespace psd {
 namespace {
 
-constexpr int kUsersNiceness = 5;  // a third of the weight of a thread without it
+constexpr int kUsersNiceness = 5;  // gives a third of the weight of a thread without it
 
 ThreadPoolOptions ForUsers(ThreadPoolOptions options) {
   options.niceness = kUsersNiceness;

@@ -13,8 +13,8 @@ namespace psd {
 // three times the share of a function that runs beside it. Thread-safe. The destructor shuts down.
 class WorkThreads : public Executor {
  public:
-  // `options` are those of either pool. A flow's user tasks hold at most `threads` and half of the
-  // threads that are added for waiting tasks, so that others always find some.
+  // Each of the two pools gets `options`. The user tasks of one flow hold at most `threads` plus
+  // half of the threads that are added for waiting tasks, so that others always find some.
   explicit WorkThreads(const ThreadPoolOptions& options);
 
   // See ThreadPool::started.
@@ -31,7 +31,7 @@ class WorkThreads : public Executor {
   // is still taken.
   void Shutdown();
 
-  // The numbers of both pools, added up.
+  // The sums of both pools' numbers.
   ThreadPool::Stats stats() const;
 
  private:
