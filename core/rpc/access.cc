@@ -8,11 +8,11 @@
 namespace psd::rpc {
 namespace {
 
-// The number of permissions that are remembered. Beyond it all are forgotten, which costs their
-// holders one more question each.
+// The most permissions that are remembered. If there are more, all are forgotten, and each is asked
+// for once more.
 constexpr size_t kMaxPermissions = 16'384;
 
-// Whether what a caller does with the right may leave something on this worker, or runs here.
+// Whether a call with this right may leave something on this worker, or runs here.
 bool LeavesSomething(Right right) {
   return right == Right::kCreate || right == Right::kCall || right == Right::kLoad;
 }

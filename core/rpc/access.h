@@ -1,8 +1,8 @@
 #pragma once
 
-// The second question of the entrance, after admission: may the caller do this to these objects? A
-// method asks it as soon as it has found its objects, and before it changes anything. Requests that
-// came through the gateway ask it by the same functions.
+// The second check of a request, after admission: may the caller do this to these objects? A method
+// asks as soon as it has found its objects, and before it changes anything. Requests that come
+// through the gateway are checked by the same functions.
 
 #include <atomic>
 #include <cstddef>
@@ -26,7 +26,7 @@
 
 namespace psd::rpc {
 
-// What a caller wants to do. The comments say what the objects are.
+// What a caller wants to do. The comments say which objects each right is about.
 enum class Right {
   kList,     // see the names, kinds and sizes of values; the prefix of the names
   kRead,     // values, tables, gradients, optimizers
@@ -42,14 +42,16 @@ enum class Right {
 };
 absl::string_view RightName(Right right);  // "read", "list names under"
 
-// The object of a call that brings its own program. What the program reads is asked for by name.
+// The object of a call that brings its own program. The values that the program reads are checked
+// by name.
 inline constexpr absl::string_view kAnyProgram = "programs";
 
-// Who asks. It refers to what its maker keeps while the question is answered.
+// The caller about whom a question is asked. Its members refer to data that must live until the
+// question is answered.
 struct Asker {
-  absl::string_view principal;  // who has proven to ask
+  absl::string_view principal;  // the proven identity of the caller
   const PeerInfo& caller;       // a worker, or the name and the session of a client
-  uint64_t session = 0;         // the caller's session here
+  uint64_t session = 0;         // the caller's session on this worker
 };
 
 // One question to the policy.
@@ -62,40 +64,40 @@ struct AccessQuestion {
 // all. Called on any thread, several at a time, and without a lock held.
 using AccessPolicy = std::function<std::optional<size_t>(const AccessQuestion&)>;
 
-// Answers for one worker. It allows everything until it has a policy. A worker may do everything to
-// its own objects: the functions and the gateway that call it have been asked about their callers.
-// Thread-safe. No lock is held while the policy is asked.
+// Decides for one worker. It allows everything until it has a policy. A worker may do everything to
+// its own objects, because the functions and the gateway that call it have been checked for their
+// callers. Thread-safe. No lock is held while the policy is asked.
 class Access {
  public:
   explicit Access(PeerInfo self) : self_(std::move(self)) {}
   Access(const Access&) = delete;
   Access& operator=(const Access&) = delete;
 
-  // Asks about `count` objects, whose names are `name_of(0)`, `name_of(1)`, … The permission is
-  // remembered for the principal, the asker's session, the right and `group`, which identifies the
-  // same objects each time; if `group` is no id, nothing is remembered.
-  // Errors: PERMISSION_DENIED naming the principal, the right and the first object denied;
+  // Asks whether the caller may use `count` objects, whose names are `name_of(0)`, `name_of(1)`, …
+  // The permission is remembered for the principal, the caller's session, the right and `group`, an
+  // id that must stand for the same objects each time. If `group` is no id, nothing is remembered.
+  // Errors: PERMISSION_DENIED naming the principal, the right and the first object that is denied;
   // FAILED_PRECONDITION (see RefuseHosting).
   absl::Status Authorize(const Asker& asker, Right right, GlobalId group, size_t count,
                          absl::FunctionRef<std::string(size_t)> name_of) {
     if (!asks_.load(std::memory_order_relaxed)) return absl::OkStatus();
     return Ask(asker, right, group, count, name_of);
   }
-  // The same for one object, whose permission is not remembered.
+  // As above, for one object, whose permission is not remembered.
   absl::Status Authorize(const Asker& asker, Right right, absl::string_view object) {
     if (!asks_.load(std::memory_order_relaxed)) return absl::OkStatus();
     return Ask(asker, right, {}, 1, [object](size_t) { return std::string(object); });
   }
 
-  // Replaces the policy; null allows everything. Questions that are being answered may still get
-  // the answer of the policy before. All permissions are forgotten.
+  // Replaces the policy; null allows everything. Questions under way may still be answered by the
+  // previous policy. All permissions are forgotten.
   void SetPolicy(AccessPolicy policy) PSD_EXCLUDES(mutex_);
-  // Refuses to everybody, whatever the policy says, what would leave something on this worker or
-  // run here: the rights kCreate, kCall and kLoad. For a registrar that hosts no values. The
+  // Makes this worker refuse, whatever the policy says, everything that would leave something on it
+  // or run on it: the rights kCreate, kCall and kLoad. For a registrar that hosts no values. The
   // refusal is FAILED_PRECONDITION naming this worker and the object. Must be called before the
   // worker serves.
   void RefuseHosting();
-  // Forgets all permissions, because an object has another name from now on, or none.
+  // Forgets all permissions. To be called when an object has lost or changed its name.
   void NameDropped() {
     if (asks_.load(std::memory_order_relaxed)) Forget();
   }
@@ -103,7 +105,7 @@ class Access {
   size_t remembered() const PSD_EXCLUDES(mutex_);
 
  private:
-  // `Text` is a string for a permission that is remembered, and a view for one that is looked up.
+  // `Text` is a string in a permission that is remembered, and a view in one that is looked up.
   template <typename Text>
   struct Permission {
     Text principal;
@@ -135,7 +137,7 @@ class Access {
   absl::Status Denied(const Asker& asker, Right right, const std::string& object) const;
 
   const PeerInfo self_;
-  std::atomic<bool> asks_{false};  // whether anybody may be refused anything
+  std::atomic<bool> asks_{false};  // false if everybody is allowed everything
   std::atomic<bool> refuses_hosting_{false};
   mutable Mutex mutex_;                                                // leaf
   std::shared_ptr<const AccessPolicy> policy_ PSD_GUARDED_BY(mutex_);  // shared with questions

@@ -1,7 +1,6 @@
 #pragma once
 
-// The entrance of requests: the decision whether a request is served, which is made before its
-// payload is parsed.
+// Decides whether a request is served, before its payload is parsed.
 
 #include <atomic>
 #include <cstddef>
@@ -14,36 +13,35 @@
 
 namespace psd::rpc {
 
-// The way by which a request comes.
+// How a request came in.
 enum class Entrance {
   kStream,  // over a connection with another worker
   kSelf,    // from this worker itself
   kUnary,   // from a client of the unary service
 };
 
-// The principal of a caller that has proven nothing.
+// The principal of a caller that has not proven its identity.
 inline constexpr absl::string_view kAnonymous = "anonymous";
 
-// A request that asks to be served. It refers to what its maker keeps while it is decided on.
+// A request that is to be decided on. Its members refer to data that must live until the decision.
 struct Arrival {
   Entrance by;
-  absl::string_view principal;  // who has proven to ask; the caller's name proves nothing
+  absl::string_view principal;  // the proven identity of the caller; its name proves nothing
   const PeerInfo& caller;       // a worker, or the name and the session of a client
   absl::string_view origin;     // the caller's end of its connection: "grpc 10.0.0.5:41234"
   absl::string_view method;     // "value.fetch", or the name of a method of the unary service
-  MethodKind kind;              // kMutation also for a method that nobody knows
-  size_t bytes;                 // of the message with its buffers
+  MethodKind kind;              // kMutation also for an unknown method
+  size_t bytes;                 // size of the message with its buffers
 };
 
-// Decides for all entrances of a worker. Thread-safe. Takes no lock, so that it may be asked under
-// one.
+// Decides for all entrances of a worker. Thread-safe. Takes no lock, so it may be called under one.
 class Admission {
  public:
   // `self` is the name of the worker.
   explicit Admission(std::string self) : self_(std::move(self)) {}
 
-  // Decides on a request that is no copy of one that was decided on before: a copy gets the answer
-  // to the first. While the worker drains, it serves itself, and clients that only read.
+  // Decides on a request. A copy of an earlier request is not decided on again, but gets the answer
+  // to the first copy. While the worker drains, it serves only itself and clients that only read.
   // Errors: UNAVAILABLE (DrainingError); the request was not applied.
   absl::Status Admit(const Arrival& arrival) const {
     if (!draining_.load(std::memory_order_acquire)) return absl::OkStatus();

@@ -61,7 +61,7 @@ void AgentCore::Do(CloseLinkAction action) {
 }
 
 void AgentCore::Do(std::unique_ptr<SendControlAction> action) {
-  // The error is ignored: if the link has ended, its OnClosed tells.
+  // The error is ignored: if the link has ended, OnClosed is called.
   Send(action->link, carrier::Message{EncodeHeader(action->header), {}}).IgnoreError();
 }
 
@@ -87,8 +87,8 @@ void AgentCore::SendReply(LinkId link, const std::shared_ptr<KeptAnswer>& answer
                           carrier::Message message) {
   absl::Status sent = Send(link, std::move(message));
   if (sent.ok() || absl::IsUnavailable(sent)) return;
-  // A caller that waits for the answer gets an error. The answer of a mutation stays remembered:
-  // the caller may have an earlier copy of it.
+  // A caller that waits for the answer gets an error. The answer of a mutation stays remembered,
+  // because the caller may have received an earlier copy of it.
   if (answer->call.sequence == 0) OnAnswerRefused(answer);
   Send(link, ErrorInstead(*answer, Annotate(sent, "the answer cannot be sent"))).IgnoreError();
 }

@@ -18,7 +18,8 @@ WorkerSessions::Options SessionsOf(const AgentOptions& options) {
   return {options.self, options.session, options.max_sessions, options.self.incarnation};
 }
 
-// The deadline on this worker's clock, from the time that was left when the request was sent.
+// Returns the deadline on this worker's clock, from the time that was left when the request was
+// sent.
 absl::Time DeadlineOf(const Header& header, absl::Time now) {
   if (header.timeout_us == 0) return absl::InfiniteFuture();
   return now + absl::Microseconds(
@@ -32,8 +33,8 @@ size_t BytesOf(const Header& header, const std::vector<Buffer>& buffers) {
   return total;
 }
 
-// The bytes of a message that no account knows: buffers of values and results are charged where
-// they came from.
+// Returns the bytes of a message that are charged nowhere else. Buffers of values and results are
+// charged where they came from.
 size_t UnknownBytes(const carrier::Message& message) {
   size_t bytes = message.header.size();
   for (const Buffer& buffer : message.buffers)
@@ -130,8 +131,8 @@ void AgentCore::BeginDraining() {
   BeginDraining(/*answers_waiting=*/true);
 }
 
-// Calls that wait for others are answered before peers are told: a peer that hears of the stop may
-// end its session at once, and its end must not be taken for a death by those that wait for it.
+// Calls that wait for others are answered before peers are told. A peer that is told of the stop
+// may end its session at once, and the waiting calls must not take that end for a death.
 void AgentCore::BeginDraining(bool answers_waiting) {
   {
     MutexLock lock(mutex_);
@@ -150,7 +151,7 @@ void AgentCore::NoteProgress() {
   if (draining_ && (sessions_.Idle() || sessions_.Settled(Now()))) progress_.NotifyAll();
 }
 
-// ---------------------------------------------------------------- our calls
+// ---------------------------------------------------------------- calls of this worker
 
 absl::StatusOr<std::string> AgentCore::Start(const std::string& address) {
   AddPeer(options_.self.name, "loopback");
@@ -289,7 +290,7 @@ void AgentCore::Take(LinkId link, absl::StatusOr<Header> header, carrier::Messag
     case MessageKind::kRequest:
       return OnRequest(link, *std::move(header), std::move(message), refused);
     case MessageKind::kReply:
-      // An error is complete without buffers.
+      // An error needs no buffers.
       if (!refused.ok() && header->status.ok()) {
         return Drive([&](absl::Time now, Actions& actions) PSD_NO_THREAD_SAFETY_ANALYSIS {
           sessions_.OnAnswerWithoutRoom(
@@ -297,13 +298,13 @@ void AgentCore::Take(LinkId link, absl::StatusOr<Header> header, carrier::Messag
         });
       }
       return OnReply(link, *std::move(header), std::move(message.buffers));
-    default:  // control is its header, so that it is never refused
+    default:  // a control message has only a header, so it is never refused
       return OnControl(link, *header);
   }
 }
 
 void AgentCore::OnControl(LinkId link, const Header& header) {
-  LinkPtr greeted;  // on which a peer has said its first hello
+  LinkPtr greeted;  // a link on which a peer has said its first hello
   PeerInfo peer;
   Drive([&](absl::Time now, Actions& actions) PSD_NO_THREAD_SAFETY_ANALYSIS {
     const bool is_first =
@@ -380,8 +381,8 @@ void AgentCore::OnAnswerRefused(const std::shared_ptr<KeptAnswer>& answer) {
   });
 }
 
-// Returns what is remembered of an answer: nothing for a read. If there is no memory to remember
-// it, it is sent once, and a caller that asks again gets an error.
+// Returns what is remembered of an answer, which is nothing for a read. If there is no memory to
+// remember it, it is sent once, and a caller that asks again gets an error.
 std::shared_ptr<KeptAnswer> AgentCore::Keep(ServedCall& call,
                                             const carrier::Message& message) const {
   const AnsweredCall answered{call.session_epoch(), call.id(), call.sequence()};
@@ -415,12 +416,12 @@ void AgentCore::SendAnswer(ServedCall& call, absl::StatusOr<Payload> result,
     message.buffers = std::move(result->buffers);
   } else {
     header.status = result.status();
-    // An error gives nothing, so the references that were counted for the answer are taken back.
+    // An error gives no references, so those that were counted for the answer are taken back.
     for (Task& take_back : call.TakeOnDropped()) take_back();
   }
   size_t bytes = BytesOf(header, message.buffers);
   const bool is_read = call.sequence() == 0;
-  // The answer of a read says which attempt it answers, so that its header is written later.
+  // The answer of a read says which attempt it answers, so its header is written later.
   if (!is_read) message.header = EncodeHeader(header);
   const std::shared_ptr<KeptAnswer> answer = Keep(call, message);
   AnswerRoute route;

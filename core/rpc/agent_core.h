@@ -3,9 +3,9 @@
 // The implementation of RpcAgent: the session machines under one lock, and links, threads and
 // timers around them.
 //
-// Every event (a message, a closed link, a timer, a call from here) is given to the machines under
-// the lock. They return Actions, which are performed after the lock is released. So no callback, no
-// send and no function ever runs under the lock.
+// Every event (a message, a closed link, a timer, a call from this worker) is passed to the
+// machines under the lock. They return Actions, which are performed after the lock is released. So
+// no callback, send or function ever runs under the lock.
 
 #include <functional>
 #include <memory>
@@ -32,7 +32,7 @@ class AgentCore : public CallHost, public std::enable_shared_from_this<AgentCore
  public:
   explicit AgentCore(AgentOptions options);
 
-  // ---- Before the first event only.
+  // ---- To be called before the first event only.
   void RegisterMethod(Method method);
   std::vector<std::string> Methods() const;
   void OnSessionEnded(std::function<void(const PeerInfo&, uint64_t)> callback);
@@ -46,7 +46,7 @@ class AgentCore : public CallHost, public std::enable_shared_from_this<AgentCore
   Access& access() { return access_; }
   absl::StatusOr<std::string> Start(const std::string& address);
   void AddPeer(const std::string& name, const std::string& address) PSD_EXCLUDES(mutex_);
-  // Starts a call. It completes at once if the timeout is invalid or the worker shuts down.
+  // Starts a call. It completes at once if the timeout is invalid or the worker is shutting down.
   void StartCall(const std::shared_ptr<ClientCall>& call, CallSpec spec, absl::Duration timeout)
       PSD_EXCLUDES(mutex_);
   void CancelCall(const ClientCall& call) PSD_EXCLUDES(mutex_);
@@ -57,12 +57,12 @@ class AgentCore : public CallHost, public std::enable_shared_from_this<AgentCore
   void AwaitIdle(absl::Duration limit) PSD_EXCLUDES(mutex_);
   void Shutdown(absl::Duration drain) PSD_EXCLUDES(mutex_);
 
-  // ---- From links.
+  // ---- Events from links.
   void OnMessage(LinkId link, carrier::Message message) PSD_EXCLUDES(mutex_);
   void OnRefused(LinkId link, std::string header, const absl::Status& why) PSD_EXCLUDES(mutex_);
   void OnClosed(LinkId link, const absl::Status& reason) PSD_EXCLUDES(mutex_);
 
-  // ---- CallHost.
+  // ---- Implementation of CallHost.
   absl::Time Now() const override { return options_.clock->Now(); }
   absl::StatusOr<MemoryCharge> Charge(size_t bytes) override {
     return options_.memory == nullptr ? MemoryCharge() : options_.memory->Charge(bytes);
@@ -74,7 +74,7 @@ class AgentCore : public CallHost, public std::enable_shared_from_this<AgentCore
  private:
   using LinkPtr = std::shared_ptr<carrier::Link>;
 
-  // ---- Events.
+  // ---- Handling of events.
   // Runs `input(now, actions)` on the machines under the lock, then performs the actions.
   template <typename Input>
   void Drive(Input input) PSD_EXCLUDES(mutex_);
@@ -83,19 +83,20 @@ class AgentCore : public CallHost, public std::enable_shared_from_this<AgentCore
   void OnTimer(absl::Time when) PSD_EXCLUDES(mutex_);
   LinkId AddLink(LinkPtr link) PSD_REQUIRES(mutex_);
   std::shared_ptr<carrier::LinkHandler> Accept(LinkPtr link) PSD_EXCLUDES(mutex_);
-  // If `refused` is not OK, there was no room for the buffers of `message`. A request is answered
-  // with that error and not run. A call of ours whose reply it was fails with that error.
+  // If `refused` is not OK, there was no room for the buffers of `message`. A request is then
+  // answered with that error and not run. If `message` is the reply to a call of ours, the call
+  // fails with that error.
   void Take(LinkId link, absl::StatusOr<Header> header, carrier::Message message,
             const absl::Status& refused) PSD_EXCLUDES(mutex_);
   void OnRequest(LinkId link, Header header, carrier::Message message, const absl::Status& refused)
       PSD_EXCLUDES(mutex_);
   void OnReply(LinkId link, Header header, std::vector<Buffer> buffers) PSD_EXCLUDES(mutex_);
-  // Takes a message of control.
+  // Handles a control message.
   void OnControl(LinkId link, const Header& header) PSD_EXCLUDES(mutex_);
   void LogOpened(const std::string& peer, const carrier::Link& link);
   void EndLink(LinkId link, const absl::Status& reason) PSD_EXCLUDES(mutex_);
 
-  // ---- Actions.
+  // ---- Performing actions.
   void Perform(Actions actions) PSD_EXCLUDES(mutex_);
   void Do(DialAction action) PSD_EXCLUDES(mutex_);
   void Do(CloseLinkAction action) PSD_EXCLUDES(mutex_);
@@ -118,14 +119,15 @@ class AgentCore : public CallHost, public std::enable_shared_from_this<AgentCore
   absl::Status Send(LinkId link, carrier::Message message) PSD_EXCLUDES(mutex_);
   void OnAnswerRefused(const std::shared_ptr<KeptAnswer>& answer) PSD_EXCLUDES(mutex_);
   std::shared_ptr<KeptAnswer> Keep(ServedCall& call, const carrier::Message& message) const;
-  // Returns an error that takes the place of `answer`. If that gives something, the caller gives
-  // the call up when it takes the error, so that what the answer gave is taken back.
+  // Returns an error to be sent instead of `answer`. If `answer` gives references, the caller gives
+  // the call up when it gets the error, so that they are taken back.
   carrier::Message ErrorInstead(const KeptAnswer& answer, const absl::Status& why) const;
-  // Sends `message`, which is that of `answer`, or an error if the carrier does not take it.
+  // Sends `message`, the message of `answer`. If the carrier does not take it, sends an error
+  // instead.
   void SendReply(LinkId link, const std::shared_ptr<KeptAnswer>& answer, carrier::Message message)
       PSD_EXCLUDES(mutex_);
 
-  // ---- Functions.
+  // ---- Functions of methods.
   // Returns the method of that name, or null.
   const Method* Find(const std::string& name) const;
   void Dispatch(const std::shared_ptr<ServedCall>& call, const Method& method);
@@ -134,7 +136,8 @@ class AgentCore : public CallHost, public std::enable_shared_from_this<AgentCore
   absl::Status UnknownMethod(const std::string& name) const;
 
   void BeginDraining(bool answers_waiting) PSD_EXCLUDES(mutex_);
-  // Waits until `done` holds, which only the progress of draining brings about, or `limit` is over.
+  // Waits until `done` holds or `limit` has passed. Only the progress of draining can make `done`
+  // true.
   void Await(absl::Duration limit, absl::FunctionRef<bool(absl::Time now)> done)
       PSD_EXCLUDES(mutex_);
   void NoteProgress() PSD_REQUIRES(mutex_);
@@ -142,14 +145,14 @@ class AgentCore : public CallHost, public std::enable_shared_from_this<AgentCore
   const AgentOptions options_;
   Admission admission_;
   Access access_;
-  // Fixed before the first event.
+  // Does not change after the first event.
   absl::flat_hash_map<std::string, Method> methods_;
   std::vector<std::function<void(const PeerInfo&, uint64_t)>> on_session_ended_;
   std::vector<std::function<void(const PeerInfo&, uint64_t)>> on_goodbye_;
   std::vector<std::function<void(const PeerInfo&, uint64_t, const absl::Status&)>> on_session_lost_;
   std::vector<std::function<void()>> on_draining_;
 
-  mutable Mutex mutex_;  // a leaf: nothing is called under it but the pure machines
+  mutable Mutex mutex_;  // a leaf: under it only the pure machines are called
   CondVar progress_;     // notified while draining, when Idle or Settled holds
   WorkerSessions sessions_ PSD_GUARDED_BY(mutex_);
   absl::flat_hash_map<LinkId, LinkPtr> links_ PSD_GUARDED_BY(mutex_);  // shared with the carrier

@@ -86,8 +86,8 @@ RequestVerdict CalleeSession::OnRead(const RequestMeta& meta, Actions& actions) 
   return HoldCall() ? RequestVerdict::kRun : RequestVerdict::kNoMemory;
 }
 
-// If the caller leaves very many reads open, or there is no memory, some are forgotten: what their
-// answers gave stays until the session ends, if it was lost.
+// If the caller leaves very many reads open, or there is no memory, some are forgotten. If the
+// answer of such a read is lost, what it gave stays until the session ends.
 void CalleeSession::RememberRead(CallId call_id, ReadRecord read) {
   if (call_id < lowest_open_) return;
   const auto [record, is_new] = reads_.try_emplace(call_id);
@@ -159,7 +159,7 @@ AnswerRoute CalleeSession::OnReply(CallId call_id, std::shared_ptr<Opaque> answe
     return {link_, 0};
   }
   ReleaseCalls(1);
-  if (running.given_up || link_ == 0 || call_id < lowest_open_) {  // nobody takes it
+  if (running.given_up || link_ == 0 || call_id < lowest_open_) {  // nobody takes the answer
     actions.push_back(AnswerDroppedAction{std::move(answer)});
     return {};
   }
@@ -175,7 +175,7 @@ AnswerRoute CalleeSession::OnReply(CallId call_id, std::shared_ptr<Opaque> answe
 void CalleeSession::OnAnswerRefused(CallId call_id, const std::shared_ptr<Opaque>& answer,
                                     Actions& actions) {
   auto record = reads_.find(call_id);
-  // It gave nothing, or was dropped meanwhile.
+  // The answer gave nothing, or was dropped meanwhile.
   if (record == reads_.end() || record->second.answer != answer) return;
   record->second.answer = nullptr;
   actions.push_back(AnswerDroppedAction{answer});
@@ -220,13 +220,13 @@ bool CalleeSession::WithinBounds() const {
 
 void CalleeSession::Acknowledge(uint64_t first, uint64_t last, Actions& actions) {
   acknowledged_.Add(first, last);
-  // Calls that are over count as refused too, so that the numbers lie side by side. They are looked
-  // up in acknowledged_ first.
+  // Calls that are over are added to refused_ too, so that its numbers form long ranges. A number
+  // is looked up in acknowledged_ first.
   if (last_refused_ != 0) refused_.Add(first, last);
   auto record = records_.lower_bound(first);
   while (record != records_.end() && record->first <= last) {
     if (record->second.answer == nullptr) {
-      --mutations_running_;  // it stays charged until its end
+      --mutations_running_;  // its memory stays charged until it ends
       auto running = running_.find(record->second.call_id);
       if (running != running_.end()) CancelRunning(running->second, actions);
     } else {

@@ -1,7 +1,7 @@
 #pragma once
 
-// A peer's session on this worker: the calls of the peer that run, the answers that are remembered,
-// and the lease. Pure.
+// A peer's session on this worker: the running calls of the peer, the answers that are remembered
+// for it, and the lease. Pure.
 
 #include <cstdint>
 #include <map>
@@ -23,41 +23,42 @@ namespace psd::rpc {
 // The decision about a request.
 enum class RequestVerdict {
   kRun,       // it is new and is to be run
-  kRunning,   // it is a copy of a request that runs; one answer serves both
+  kRunning,   // it is a copy of a running request; one answer serves both
   kReplayed,  // it is a copy of an answered request; the remembered answer was sent again
   kStale,     // the caller no longer wants it, or its answer is on the way; it is dropped
   kTooMany,   // a read beyond max_running_reads; to be answered with RESOURCE_EXHAUSTED
-  kNoMemory,  // there is no memory for one call more; to be answered with refusal()
-  // Another request has its sequence number, and runs or was answered. Between workers this breaks
-  // the protocol. The clients of a gateway choose their numbers, so it is an error of theirs.
+  kNoMemory,  // there is no memory for another call; to be answered with refusal()
+  // A different request has this sequence number, and is running or was answered. Between workers
+  // this breaks the protocol. For a gateway it is an error of the client, which chooses its
+  // numbers.
   kOther,
   kViolation,  // it breaks the protocol; the link should end
 };
 
 // Thread-compatible. Owned by the session table.
 //
-// Guarantees: of all copies of a mutation, in whatever order they come, at most one is run. Another
-// request under the sequence number of one whose answer is remembered is not run. The answer of a
+// Guarantees: of all copies of a mutation, in whatever order they come, at most one is run. A
+// different request with the sequence number of a remembered answer is not run. The answer of a
 // mutation is remembered until the caller acknowledges it. If the caller does not take an answer,
-// of a mutation or of a read, because it gives the call up or sends the read again, the layer that
-// answered is told (AnswerDroppedAction). No call begins or applies after it was cancelled, after
-// its deadline, or after End.
+// because it gives the call up or sends the read again, the layer that answered is told
+// (AnswerDroppedAction). No call begins or applies after it was cancelled, after its deadline, or
+// after End.
 class CalleeSession {
  public:
-  // Charged for each session of a worker. It covers the first few calls and contexts, so that a
-  // session can do its work whatever others hold.
+  // The charge for each session of a worker. It covers the first few calls and contexts, so that a
+  // session can work whatever others hold.
   static constexpr size_t kSessionBytes = size_t{32} << 10;
-  // So many calls are covered by kSessionBytes.
+  // The number of calls that kSessionBytes covers.
   static constexpr size_t kOwnCalls = 16;
-  // A call with what it runs in and the answer that is remembered.
+  // The charge for one more call: its request, and the answer that is remembered.
   static constexpr size_t kCallBytes = size_t{1} << 10;
-  // The most reads that were answered or given up and are remembered until they are known to be
-  // over at the caller. If there are more, the oldest is forgotten.
+  // The most reads that are remembered between their answer, or cancel, and the time when they are
+  // known to be over at the caller. If there are more, the oldest is forgotten.
   static constexpr size_t kMaxRememberedReads = 16'384;
 
-  // `origin` is where the caller's hello came from: "grpc 10.0.0.5:41234". `charge` covers the
-  // session and its first `own_calls` calls. Further calls are charged to options.memory, in steps
-  // of as many. Requires: `options` outlives the session.
+  // `origin` is the peer's end of the connection over which the hello came: "grpc 10.0.0.5:41234".
+  // `charge` covers the session and its first `own_calls` calls. Further calls are charged to
+  // options.memory, in steps of `own_calls`. Requires: `options` outlives the session.
   CalleeSession(const SessionOptions& options, PeerInfo caller, uint64_t epoch, std::string origin,
                 absl::Time now, MemoryCharge charge, size_t own_calls = kOwnCalls);
 
@@ -65,14 +66,15 @@ class CalleeSession {
   uint64_t epoch() const { return epoch_; }
 
   // ---- Connection and lease.
-  // The link of the caller's latest hello. Answers go there, whatever link the request came over:
-  // an older link may still deliver copies, but nobody listens at its other end any more.
+  // The link of the caller's latest hello. All answers go to this link, even if the request came
+  // over another one: an older link may still deliver copies, but nobody listens at its other end
+  // any more.
   LinkId link() const { return link_; }
   void set_link(LinkId link) {
     link_ = link;
     if (link != 0) silent_ = false;
   }
-  // While the session has no link: when its last one ended.
+  // The time when the latest link ended, if the session has no link now.
   absl::Time unlinked_at() const { return unlinked_at_; }
   void set_unlinked_at(absl::Time now) { unlinked_at_ = now; }
   // True if the last link ended because nothing came over it, not because the peer closed it. The
@@ -82,14 +84,14 @@ class CalleeSession {
   void OnHeard(absl::Time now);
   absl::Time last_heard() const { return last_heard_; }
   absl::Time lease_until() const { return lease_until_; }
-  // Extends the lease because this worker itself stood still. Does nothing once it has been called
-  // Leniency::kMost times without a message from the caller, so the end of a lease can be delayed
-  // by at most that many stalls.
+  // Extends the lease after a stall of this worker. Does nothing once it has been called
+  // Leniency::kMost times without a message from the caller, so stalls can delay the end of a lease
+  // by a bounded time only.
   void ExtendLease(absl::Duration by) {
     if (leniency_.Use()) lease_until_ += by;
   }
   uint64_t hello_number() const { return hello_number_; }
-  // The origin of the latest hello. The session counts in that origin's share of the table.
+  // The origin of the latest hello. The session counts against that origin's share of the table.
   const std::string& origin() const { return origin_; }
   void OnHello(uint64_t number, LinkId link, std::string origin) {
     hello_number_ = number;
@@ -100,31 +102,33 @@ class CalleeSession {
   // ---- Calls.
   RequestVerdict OnRequest(LinkId link, const RequestMeta& meta, std::shared_ptr<Opaque> work,
                            Actions& actions);
-  // RESOURCE_EXHAUSTED: why the latest request got kNoMemory. Copies of it get the same.
+  // Why the latest request got kNoMemory: RESOURCE_EXHAUSTED. Copies of the request get the same
+  // error.
   const absl::Status& refusal() const { return refusal_; }
-  // Checks that there is memory for one call more. A caller of OnRequest that refuses the request
-  // for this error does not give it to OnRequest, so its number may still be run later.
-  // Errors: RESOURCE_EXHAUSTED naming need, budget and use.
+  // Checks that there is memory for another call. If it fails, the caller of OnRequest refuses the
+  // request without passing it to OnRequest, so that its number may still be run later. Errors:
+  // RESOURCE_EXHAUSTED naming need, budget and use.
   absl::Status CheckRoom();
   // To be called before the function starts. Returns false if it must not start.
   bool BeginRun(CallId call_id);
   // To be called before a mutation takes effect. Returns false if it must not.
   bool BeginApply(CallId call_id);
   // Records the answer of a call. Returns where to send it. If there is no link now, a mutation's
-  // answer is remembered for the retry, and a read's is dropped. `bytes` is the memory that the
-  // remembered answer takes. `gives`: whether something is to be taken back if the answer is
-  // dropped; of a read only such an answer is remembered.
+  // answer is remembered for the retry, and a read's answer is dropped. `bytes` is the memory that
+  // the remembered answer takes. `gives` says whether something must be taken back if the answer is
+  // dropped; the answer of a read is remembered only if this is true.
   AnswerRoute OnReply(CallId call_id, std::shared_ptr<Opaque> answer, size_t bytes, bool gives,
                       Actions& actions);
-  // The carrier did not take the answer of that read, and never will.
+  // To be called when the carrier has refused the answer of a read and will never take it.
   void OnAnswerRefused(CallId call_id, const std::shared_ptr<Opaque>& answer, Actions& actions);
-  // The caller has given the call up. The call stops, unless it is being applied already; its
-  // answer is dropped, and a copy of the request that is still under way is stale. May be repeated.
-  // Returns false as OnAck does.
+  // To be called when the caller has given the call up. The call stops, unless it is being applied
+  // already; its answer is dropped, and a copy of the request that is still under way is stale. May
+  // be repeated. Returns false in the same cases as OnAck.
   bool OnCancel(CallId call_id, uint64_t sequence, Actions& actions);
   // Forgets the answers that `ack` acknowledges. Returns false if `ack` breaks the protocol.
   bool OnAck(const Ack& ack, Actions& actions);
-  // The calls with smaller ids are over at the caller, which has what their answers gave.
+  // Records that the calls with smaller ids are over at the caller, which holds what their answers
+  // gave.
   void OnCallsOver(CallId lowest_open);
 
   // Cancels the calls whose deadlines have passed.
@@ -143,7 +147,7 @@ class CalleeSession {
   }
   // All mutations up to this sequence number are over at the caller.
   uint64_t acknowledged_up_to() const { return acknowledged_.watermark(); }
-  // Including those that the caller has given up.
+  // The number of running calls, including those that the caller has given up.
   size_t running() const { return running_.size(); }
   size_t remembered() const { return records_.size() - mutations_running_; }
   size_t remembered_bytes() const { return remembered_bytes_; }
@@ -156,7 +160,7 @@ class CalleeSession {
     bool applying = false;
     bool cancelled = false;
     bool given_up = false;  // by its caller
-    uint32_t attempt = 0;   // of a read: that of the latest copy
+    uint32_t attempt = 0;   // for a read: the attempt of the latest copy
   };
   // A mutation that is not yet acknowledged.
   struct Record {
@@ -164,7 +168,7 @@ class CalleeSession {
     uint64_t fingerprint = 0;
     std::shared_ptr<Opaque> answer;  // null while it runs; shared with the driver that sends it
     size_t bytes = 0;
-    bool applied = false;  // its function began to apply before it answered
+    bool applied = false;  // whether its function began to apply before it answered
   };
   using Records = std::map<uint64_t, Record>;
   // A read that was answered or given up, and is not known to be over at the caller.
@@ -180,7 +184,7 @@ class CalleeSession {
   bool WithinBounds() const;
   RequestVerdict OnRead(const RequestMeta& meta, Actions& actions);
   void RememberRead(CallId call_id, ReadRecord read);
-  // Charges one call more. If there is no memory, sets refusal_ and returns false.
+  // Charges one more call. If there is no memory, sets refusal_ and returns false.
   bool HoldCall();
   void ReleaseCalls(size_t calls);
   void Acknowledge(uint64_t first, uint64_t last, Actions& actions);
@@ -198,7 +202,7 @@ class CalleeSession {
   absl::Time unlinked_at_ = absl::InfinitePast();
   absl::Time next_deadline_ = absl::InfiniteFuture();
 
-  absl::flat_hash_map<CallId, Running> running_;  // sorted by id where the order matters
+  absl::flat_hash_map<CallId, Running> running_;  // unsorted; sorted by id where the order matters
   Records records_;                               // by sequence number
   std::map<CallId, ReadRecord> reads_;
   CallId lowest_open_ = 0;  // the caller's calls with smaller ids are over
@@ -206,8 +210,8 @@ class CalleeSession {
   size_t mutations_running_ = 0;
   size_t remembered_bytes_ = 0;
   const MemoryCharge charge_;
-  StepwiseCharge held_calls_;  // of running calls, and of what is remembered
-  SequenceSet refused_;        // mutations for which there was no memory; they never run
+  StepwiseCharge held_calls_;  // for running calls and remembered answers
+  SequenceSet refused_;        // mutations for which there was no memory; they are never run
   uint64_t last_refused_ = 0;
   absl::Status refusal_;
 };

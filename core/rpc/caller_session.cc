@@ -76,11 +76,11 @@ void CallerSession::Start(absl::Time now, CallId id, CallSpec spec, Actions& act
   call.started = now;
   if (state_ == State::kOpen && !peer_leaving_) {
     SendOrWait(id, call, actions);
-    DrainWindow(actions);  // what was sent may have announced answers
+    DrainWindow(actions);  // a message that was sent may have announced answers
     return;
   }
   next_expiry_ = std::min(next_expiry_, now + options_.retry_window);
-  // A new call does not wait for the end of a long back-off.
+  // A new call must not wait for the end of a long back-off.
   next_dial_ = std::min(next_dial_, now + options_.reconnect_min);
   MaybeDial(now, actions);
 }
@@ -104,7 +104,7 @@ std::shared_ptr<Opaque> CallerSession::OnAnswer(const ReplyMeta& reply, size_t b
   uint64_t sequence = found->second.sequence;
   pending_.erase(found);
   if (!is_read && reply.attempt != 0) {
-    // The answer itself was lost. The callee must hear that nobody has what it gave.
+    // The answer itself was lost. The callee must be told that nobody holds what it gave.
     GiveUp(reply.call_id, sequence, actions);
   } else if (!is_read) {
     settled_.Add(sequence);
@@ -117,7 +117,8 @@ std::shared_ptr<Opaque> CallerSession::OnAnswer(const ReplyMeta& reply, size_t b
     ++unannounced_reads_;
     AnnounceIfDue(actions);
   } else if (sends > 1) {
-    // The answer may be that of an earlier attempt. The answers to the others may give something.
+    // The answer may be that of an earlier attempt. The answers to other attempts may give
+    // something.
     GiveUp(reply.call_id, 0, actions);
   }
   SayGoodbyeIfDone(actions);
@@ -150,7 +151,7 @@ void CallerSession::OnCancelled(CallId id, Actions& actions) {
     settled_.Add(given_up->second);
     --in_flight_;
   } else {
-    ++unannounced_reads_;  // the callee remembers the cancel until it hears that the call is over
+    ++unannounced_reads_;  // the callee remembers the cancel until it is told that the call is over
   }
   given_up_.erase(given_up);
   AnnounceIfDue(actions);
@@ -160,7 +161,7 @@ void CallerSession::OnCancelled(CallId id, Actions& actions) {
 void CallerSession::OnSendRefused(CallId id, const absl::Status& status, Actions& actions) {
   auto call = pending_.find(id);
   if (call == pending_.end()) return;
-  --call->second.sends;  // this copy has no fate
+  --call->second.sends;  // this copy was not sent
   Fail(call, status, actions);
   AfterFailing(actions);
 }
@@ -424,7 +425,8 @@ void CallerSession::OnWelcome(absl::Time now, LinkId link, const Header& welcome
   FailOtherIncarnations(actions);
   SendCancels(actions);
   SendPending(actions);
-  AnnounceIfDue(actions);  // answers may have come, on an older link, while this one was greeted
+  // Answers may have come over an older link before the welcome on this one.
+  AnnounceIfDue(actions);
 }
 
 void CallerSession::OnWrongName(absl::Time now, const std::string& name, Actions& actions) {
@@ -450,7 +452,7 @@ void CallerSession::FailOtherIncarnations(Actions& actions) {
   }
 }
 
-// Sends all cancels again that were not answered; they may have been lost with the former link.
+// Sends all unanswered cancels again; they may have been lost with the former link.
 void CallerSession::SendCancels(Actions& actions) {
   std::vector<std::pair<CallId, uint64_t>> calls(given_up_.begin(), given_up_.end());
   std::sort(calls.begin(), calls.end());
@@ -473,7 +475,7 @@ void CallerSession::SendPending(Actions& actions) {
       SendOrWait(id, call->second, actions);
     }
   }
-  DrainWindow(actions);  // what was sent may have announced answers
+  DrainWindow(actions);  // a message that was sent may have announced answers
 }
 
 void CallerSession::OnRefused(absl::Time now, LinkId link, const Header& refused,

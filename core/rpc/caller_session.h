@@ -1,7 +1,7 @@
 #pragma once
 
 // This worker's session on one peer: calls in flight, sequence numbers, retries after a reconnect,
-// acknowledgements, and the rules for giving up. Pure.
+// acknowledgements, and the rules for giving calls up. Pure.
 
 #include <cstdint>
 #include <deque>
@@ -35,8 +35,8 @@ class CallerSession {
   };
 
   // `jitter_seed` spreads the reconnects of many workers in time. `hellos` counts the hellos that
-  // this worker sends to all peers, so that the numbers of hellos grow even if a peer was forgotten
-  // and is met again. Requires: `hellos` outlives the session.
+  // this worker sends to all peers; their numbers therefore grow even if a peer was forgotten and
+  // is met again. Requires: `hellos` outlives the session.
   CallerSession(const SessionOptions& options, PeerInfo self, std::string peer,
                 uint64_t jitter_seed, uint64_t& hellos);
 
@@ -46,14 +46,15 @@ class CallerSession {
   LinkId link() const { return link_; }
   uint64_t epoch() const { return epoch_; }
   size_t pending() const { return pending_.size(); }
-  // When the open session last lost its link.
+  // The time when the open session last lost its link.
   absl::Time lost_at() const { return lost_at_; }
   // Whether the latest attempt to reach the peer failed.
   bool unreachable() const { return unreachable_; }
   // Why there is no session, if known: "connection refused: …". Empty if there is one.
   const std::string& trouble() const { return trouble_; }
   const std::string& address() const { return address_; }
-  // A message this often keeps the connection and the lease on the peer alive.
+  // The interval at which this worker must send something, so that the connection and the lease
+  // stay alive.
   absl::Duration talk_every() const { return talk_every_; }
 
   // Sets the address to dial; empty if the peer does not listen or its address is unknown. The peer
@@ -73,52 +74,55 @@ class CallerSession {
   void Start(absl::Time now, CallId id, CallSpec spec, Actions& actions);
   void Cancel(CallId id, Actions& actions);
   // Records an answer of `bytes` bytes. Returns the call's body, or null if the answer is not
-  // taken: the call is over, the answer was given in an earlier session, or it gives something and
-  // the read was sent again since. In the last two cases what it gave is taken back, and another
-  // answer comes.
+  // accepted: the call is over, the answer was given in an earlier session, or it gives references
+  // and the read was sent again since. In the last two cases the references are taken back, and
+  // another answer comes.
   std::shared_ptr<Opaque> OnAnswer(const ReplyMeta& reply, size_t bytes, Actions& actions);
-  // The callee's answer has come, and this worker has no memory for it. The call fails with `why`
-  // as if it were given up, so that the callee takes back what its answer gave.
+  // To be called when the callee's answer has come but this worker has no memory for it. The call
+  // fails with `why` as if it were given up, so that the callee takes back what its answer gave.
   void OnAnswerWithoutRoom(const ReplyMeta& reply, const absl::Status& why, Actions& actions);
-  // The callee has received the cancel of a call that was given up.
+  // To be called when the callee has received the cancel of a call that was given up.
   void OnCancelled(CallId id, Actions& actions);
-  // The carrier has refused to send the request, and would refuse it again.
+  // To be called when the carrier has refused to send the request, and would refuse it again.
   void OnSendRefused(CallId id, const absl::Status& status, Actions& actions);
 
   // ---- Connection.
-  // Sends a hello over a new link to the peer, or again over the present one.
+  // To be called for a new link to the peer, or the present one. Sends a hello over it.
   void OnLink(absl::Time now, LinkId link, Actions& actions);
   // `refused` means that nobody listens at the address.
   void OnDialFailed(absl::Time now, bool refused, const absl::Status& status, Actions& actions);
   void OnLinkClosed(absl::Time now, LinkId link, Actions& actions);
   void OnWelcome(absl::Time now, LinkId link, const Header& welcome, Actions& actions);
-  // The peer has refused the hello. UNAVAILABLE means for now; all other codes fail the pending
-  // calls. The link is closed, unless `peer_uses_link` (the peer's own session on this worker uses
-  // it) and the peer only lacks a place for this worker (RESOURCE_EXHAUSTED).
+  // To be called when the peer has refused the hello. UNAVAILABLE means that it may accept one
+  // later; all other codes fail the pending calls. The link is closed, unless `peer_uses_link` (the
+  // peer's own session on this worker uses it) and the peer only lacks a place for this worker
+  // (RESOURCE_EXHAUSTED).
   void OnRefused(absl::Time now, LinkId link, const Header& refused, bool peer_uses_link,
                  Actions& actions);
-  // The peer has no session with the epoch and callee incarnation that `ended` quotes.
+  // To be called when the peer says that it has no session with the epoch and callee incarnation
+  // that `ended` quotes.
   void OnSessionEnded(absl::Time now, LinkId link, const Header& ended, Actions& actions);
-  // The peer is about to stop. If it admits no new session, pending calls fail unless they wait for
-  // ready. Otherwise nothing new is sent there, and the session ends with a goodbye once all
-  // calls that were sent are answered.
+  // To be called when the peer is about to stop. If it admits no new session, pending calls fail
+  // unless they wait for ready. Otherwise nothing new is sent to it, and the session ends with a
+  // goodbye once all calls that were sent are answered.
   void OnLeaving(LinkId link, const Header& leaving, Actions& actions);
-  // The peer stops now. Every pending call fails, and its error says whether it was applied.
+  // To be called when the peer stops. Every pending call fails, and its error says whether it was
+  // applied.
   void OnLeft(LinkId link, const Header& left, Actions& actions);
-  // The peer's own session on this worker has ended. If the peer cannot be dialled and is not
-  // connected, pending calls fail. `left` means that it said goodbye; our session on it ends with
-  // the link then.
+  // To be called when the peer's own session on this worker has ended. If the peer cannot be
+  // dialled and is not connected, pending calls fail. `left` means that it said goodbye; our
+  // session on it then ends with the link.
   void OnPeerGone(bool left, Actions& actions);
 
   void Tick(absl::Time now, Actions& actions);
-  // When Tick must be called next, if nothing else happens before.
+  // The time at which Tick must be called if nothing else happens before.
   absl::Time NextWake() const;
 
   // Tells the peer which answers have come. Requires: the session is open.
   void Announce(Actions& actions);
   // Fails every pending call with `status`.
   void CompleteAll(const absl::Status& status, Actions& actions);
-  // Gives the session up: its lease is not renewed any more.
+  // Gives the session up, so that its lease is not renewed any more.
   void Forget() { epoch_ = 0; }
 
  private:
@@ -138,7 +142,7 @@ class CallerSession {
   void Greet(absl::Time now, Actions& actions);
   void OnWrongName(absl::Time now, const std::string& name, Actions& actions);
 
-  // Calls with smaller ids are over, here and as far as the peer must know.
+  // All calls with smaller ids are over here, and their cancels have been answered.
   CallId LowestOpen() const;
   // Returns the acknowledgement for the next request.
   Ack TakeAck();
@@ -153,19 +157,20 @@ class CallerSession {
   void DrainWindow(Actions& actions);
   void AnnounceIfDue(Actions& actions);
   void SendCancel(CallId id, uint64_t sequence, Actions& actions);
-  // Remembers to cancel the call on the peer, and does so now if the session is open.
+  // Records that the call must be cancelled on the peer. Sends the cancel now if the session is
+  // open.
   void GiveUp(CallId id, uint64_t sequence, Actions& actions);
   void SendCancels(Actions& actions);
   void SendPending(Actions& actions);
 
-  // Completes the call with an error, and remembers to cancel it on the peer if the peer may have
-  // received it. AfterFailing must follow once all calls that fail together have failed.
+  // Completes the call with an error. Records that it must be cancelled on the peer if the peer may
+  // have received it. AfterFailing must follow once all calls that fail together have failed.
   void Fail(PendingMap::iterator call, absl::Status status, Actions& actions);
   void AfterFailing(Actions& actions);
   void FailWhere(absl::FunctionRef<bool(const Pending&)> predicate, const absl::Status& status,
                  Actions& actions);
   void FailExpired(absl::Time now, Actions& actions);
-  // Every call that belongs to the session fails with `error`, and those for which `fails_too`
+  // Fails every call that belongs to the session with `error`, and also those for which `fails_too`
   // holds.
   void LoseSession(const absl::Status& reason, const absl::Status& error,
                    absl::FunctionRef<bool(const Pending&)> fails_too, Actions& actions);
@@ -198,7 +203,7 @@ class CallerSession {
   absl::Time lost_at_ = absl::InfinitePast();
   absl::Time next_dial_ = absl::InfinitePast();
   absl::Duration backoff_ = absl::ZeroDuration();
-  std::string trouble_;  // of the latest attempt to open the session
+  std::string trouble_;  // why the latest attempt to open the session failed
   uint64_t jitter_;
 
   uint64_t epoch_ = 0;
@@ -210,7 +215,7 @@ class CallerSession {
   size_t unannounced_bytes_ = 0;
   size_t unannounced_reads_ = 0;  // reads whose answers gave something, since the last Announce
 
-  CallId last_call_ = 0;  // the latest that was started
+  CallId last_call_ = 0;  // the latest call that was started
   PendingMap pending_;
   // Calls that are over here and whose cancel the peer has not answered, with their sequence
   // numbers (0 for reads). Such a mutation keeps its place in the window.

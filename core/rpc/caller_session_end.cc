@@ -1,6 +1,6 @@
 // CallerSession: how a session on a peer ends. It is lost with the peer's incarnation or its lease,
-// or it ends in order when the peer stops. Decides which calls fail with it, and what is known of
-// their fate.
+// or it ends in order when the peer stops. This file decides which calls fail then, and what is
+// known about their fate.
 
 #include <utility>
 
@@ -53,8 +53,8 @@ void CallerSession::LoseSession(const absl::Status& reason, const absl::Status& 
                                 absl::FunctionRef<bool(const Pending&)> fails_too,
                                 Actions& actions) {
   const bool had_session = epoch_ != 0;
-  // First, before the calls fail: a caller that is told of a failure may look at once, and must
-  // find that the session is lost.
+  // This comes before the calls fail: a caller may react to the failure at once, and must then find
+  // that the session is lost.
   if (had_session) actions.push_back(SessionLostAction{peer_, epoch_, reason});
   // A mutation that was numbered in this session must never be sent in another.
   FailWhere(
@@ -83,7 +83,7 @@ absl::Status CallerSession::SessionGone(uint64_t epoch) const {
 
 void CallerSession::OnRestarted(Incarnation now_there, Actions& actions) {
   absl::Status reason = WrongIncarnation(peer_.incarnation, now_there);
-  // Without a session a call that was not sent is for whoever answers, unless it names one.
+  // Without a session, a call that was not sent may go to any incarnation, unless it names one.
   const bool had_session = epoch_ != 0;
   LoseSession(
       reason, reason,
@@ -135,7 +135,8 @@ absl::Status CallerSession::PeerStops() const {
 void CallerSession::OnLeaving(LinkId link, const Header& leaving, Actions& actions) {
   if (link != link_ || peer_leaving_) return;
   if (state_ == State::kGreeting && leaving.epoch == 0 && leaving.sequence == hello_number_) {
-    return EndInDoubt([](uint64_t) { return true; }, actions);  // it has forgotten our session
+    // The peer has forgotten our session.
+    return EndInDoubt([](uint64_t) { return true; }, actions);
   }
   if (state_ != State::kOpen) return;
   if (leaving.callee_incarnation != peer_.incarnation || leaving.epoch != epoch_) return;
@@ -166,7 +167,7 @@ void CallerSession::OnLeft(LinkId link, const Header& left, Actions& actions) {
   EndInDoubt([&](uint64_t sequence) { return in_doubt.Contains(sequence); }, actions);
 }
 
-// Fails all pending calls. `may_be_applied` tells for a mutation that was sent whether the peer may
+// Fails all pending calls. For a mutation that was sent, `may_be_applied` says whether the peer may
 // have applied it. For all others the peer has confirmed that it did not, which settles them like
 // an answer.
 void CallerSession::EndInDoubt(absl::FunctionRef<bool(uint64_t sequence)> may_be_applied,

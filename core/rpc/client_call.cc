@@ -33,7 +33,7 @@ void ClientCall::HelpUntil(absl::FunctionRef<bool()> done) {
     link = link_.lock();
   }
   if (link == nullptr) return;
-  const FreshThreadModes fresh;  // messages for others may come first
+  const FreshThreadModes fresh;  // the thread may handle messages for others first
   link->HelpUntil(done);
 }
 

@@ -16,8 +16,8 @@
 namespace psd::rpc {
 
 // Shared by the session machine, the agent and the call's handle. The request never changes, so
-// that it can be sent again; `id` is guarded by the agent's lock.
-// A thread that waits for the reply helps the link over which the request went.
+// that it can be sent again; `id` is guarded by the agent's lock. A thread that waits for the reply
+// helps the link that the request was sent over.
 class ClientCall : public Opaque, public WaitHelper {
  public:
   static std::shared_ptr<ClientCall> Create(std::string peer, Request request) {
@@ -25,17 +25,18 @@ class ClientCall : public Opaque, public WaitHelper {
     call->promise_.SetHelper(call);
     return call;
   }
-  // For Create.
+  // To be used only by Create.
   ClientCall(std::string peer, Request request)
       : peer_(std::move(peer)), request_(std::move(request)) {}
 
   const std::string& peer() const { return peer_; }
   Future<rpc::Reply> reply() const { return promise_.future(); }
 
-  // Returns the message of this call. `meta` is what the session adds, `now` the agent's time.
+  // Returns the message of this call. `meta` is what the session adds to it, `now` the agent's
+  // time.
   carrier::Message Encode(const RequestMeta& meta, absl::Time now) const;
 
-  // The request goes over `link`.
+  // Records the link over which the request is sent.
   void SetLink(std::weak_ptr<carrier::Link> link) const PSD_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     link_ = std::move(link);

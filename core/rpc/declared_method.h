@@ -67,7 +67,7 @@ struct Contents {
   std::vector<Attachment> attachments;
 };
 
-// Parses and writes a type of the list above. Errors: INVALID_ARGUMENT naming the method.
+// Parses and writes one of the types listed above. Errors: INVALID_ARGUMENT naming the method.
 template <typename Message>
 struct Wire {  // a protobuf message
   static absl::StatusOr<Message> Parse(ServerCall& call) {
@@ -133,7 +133,7 @@ struct Wire<Contents> {
 
 // ---- Callee
 
-// Answers a call on any thread. Copies answer the same call; the first answer counts.
+// Answers a call on any thread. Copies answer the same call; only the first answer counts.
 template <typename ReplyType>
 class Answer {
  public:
@@ -160,8 +160,8 @@ inline absl::Status BeginApply(ServerCall& call) {
 
 namespace internal {
 
-// Answers with the result of a function. OK, of a function that returns a Status, means that the
-// function answers itself, now or later.
+// Answers with the result of a function. If a function that returns a Status returns OK, the
+// function itself answers, now or later.
 template <typename ReplyType>
 void AnswerWith(const Answer<ReplyType>& answer, absl::StatusOr<ReplyType> reply) {
   answer(std::move(reply));
@@ -193,7 +193,7 @@ void Serve(RpcAgent& agent, const Declared<RequestType, ReplyType>& method, Serv
   });
 }
 
-// The same for a method whose reply is Unit.
+// As above, for a method whose reply is Unit.
 template <typename Service, typename RequestType>
 void Serve(RpcAgent& agent, const Declared<RequestType, Unit>& method, Service* service,
            absl::Status (Service::*function)(const CallPtr&, RequestType)) {
@@ -203,8 +203,8 @@ void Serve(RpcAgent& agent, const Declared<RequestType, Unit>& method, Service* 
   });
 }
 
-// The same for a function that may answer later. An error that the function returns is the answer;
-// if it returns OK, it has used `answer` or will use it.
+// As above, for a function that may answer later. If the function returns an error, that is the
+// answer; if it returns OK, it has used `answer` or will use it.
 template <typename Service, typename RequestType, typename ReplyType>
 void Serve(RpcAgent& agent, const Declared<RequestType, ReplyType>& method, Service* service,
            absl::Status (Service::*function)(const Answer<ReplyType>& answer, RequestType)) {
@@ -213,9 +213,9 @@ void Serve(RpcAgent& agent, const Declared<RequestType, ReplyType>& method, Serv
   });
 }
 
-// Calls run() here if it is `light`, otherwise on the executor as the worker's own work for the
-// caller. `run` returns the reply, or a Status as a function that may answer later. If the executor
-// refuses the work, its error is the answer.
+// Calls run() on this thread if it is `light`, otherwise on the executor as the worker's own work
+// for the caller. `run` returns the reply, or a Status like a function that may answer later. If
+// the executor refuses the work, its error is the answer.
 template <typename ReplyType, typename Run>
 void RunBySize(Executor& executor, bool light, const Answer<ReplyType>& answer, Run run) {
   static_assert(
@@ -230,7 +230,7 @@ void RunBySize(Executor& executor, bool light, const Answer<ReplyType>& answer, 
 
 // ---- Caller
 
-// The worker that is asked. The other fields are those of Request.
+// The worker that is asked. The other fields are as in Request.
 struct Destination {
   const std::string& worker;
   Incarnation only_incarnation = 0;

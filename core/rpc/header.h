@@ -16,7 +16,7 @@ namespace psd::rpc {
 // other.
 inline constexpr uint32_t kProtocolVersion = 4;
 
-// Numbers are part of the wire format.
+// The numbers are part of the wire format.
 enum class MessageKind : uint8_t {
   kHello = 1,         // "I am (name, incarnation); let me open or resume my session on you"
   kWelcome = 2,       // the answer: who I am, your epoch, resumed or new
@@ -34,14 +34,14 @@ enum class MessageKind : uint8_t {
   kCancelled = 12,    // the answer to a cancel: the call's answer counts as dropped
 };
 
-// Bytes that an upper layer lets a request or a reply carry beside the payload (fork data,
-// send/recv ids), under the layer's tag.
+// Bytes that an upper layer adds to a request or a reply beside the payload (fork data, send/recv
+// ids), under the layer's tag.
 struct Attachment {
   uint32_t tag = 0;
   std::string bytes;
 };
 
-// The bytes under `tag`, or null.
+// Returns the bytes under `tag`, or null.
 inline const std::string* FindAttachment(const std::vector<Attachment>& attachments, uint32_t tag) {
   for (const Attachment& attachment : attachments) {
     if (attachment.tag == tag) return &attachment.bytes;
@@ -61,14 +61,14 @@ struct Ack {
 struct Header {
   MessageKind kind = MessageKind::kKeepalive;
 
-  // Request, reply, cancel, cancelled. Keepalive: the calls with smaller ids are over at the
-  // sender; it has taken their answers, or the receiver has answered its cancels.
+  // Request, reply, cancel, cancelled: the call. Keepalive: the calls with smaller ids are over at
+  // the sender, that is, it has taken their answers, or the receiver has answered its cancels.
   uint64_t call_id = 0;
   std::string method;
   // Read request: how often the caller has sent it. Reply to a read, if it gives something (forks):
-  // the attempt that it answers. The caller takes such an answer only if it has not sent the read
-  // again since. Reply to a mutation: 1 if it is an error that stands for an answer which gave
-  // something and was not kept. The caller then gives the call up, so that the callee takes back
+  // the attempt that it answers; the caller takes such an answer only if it has not sent the read
+  // again since. Reply to a mutation: 1 if it is an error that replaces an answer which gave
+  // something and was not kept; the caller then gives the call up, so that the callee takes back
   // what the lost answer gave.
   uint32_t attempt = 0;
   uint64_t timeout_us = 0;  // the time left when sent; 0: no timeout. Welcome: the session's lease
@@ -84,7 +84,7 @@ struct Header {
   Incarnation callee_incarnation = 0;
   Ack ack;
 
-  // Hello, welcome, refused, session ended: the sender.
+  // The sender's name, in a hello, welcome, refused or session-ended message.
   std::string name;
   Incarnation incarnation = 0;
   uint32_t protocol_version = 0;
@@ -93,8 +93,8 @@ struct Header {
   std::vector<Attachment> attachments;
   absl::Status status;  // reply, refused; session ended: the reason, unless its lease ran out
   std::string payload;  // the payload's own header
-  // For a message without room, of which only the beginning was kept: there may be more attachments
-  // and more payload than is here.
+  // True for a message without room, of which only the beginning was kept. It may have more
+  // attachments and more payload than are here.
   bool cut = false;
 };
 

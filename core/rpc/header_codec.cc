@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kMaxStatusCode = static_cast<int>(absl::StatusCode::kUnauthenticated);
 
-// Error texts may quote anything, of any length. The bound keeps an error smaller than a message.
+// Error texts may quote anything, of any length. This bound keeps an error smaller than a message.
 constexpr size_t kMaxErrorText = 4096;
 
 // Protobuf strings must be UTF-8.
@@ -165,7 +165,7 @@ bool SkipField(uint32_t tag, google::protobuf::io::CodedInputStream& in) {
   }
 }
 
-// Returns the length of the fields that are there as a whole.
+// Returns the length of the complete fields at the beginning of `bytes`.
 size_t WholeFields(absl::string_view bytes) {
   google::protobuf::io::CodedInputStream in(reinterpret_cast<const uint8_t*>(bytes.data()),
                                             static_cast<int>(bytes.size()));

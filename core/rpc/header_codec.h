@@ -23,9 +23,9 @@ std::string EncodeHeader(const Header& header);
 // and combinations of fields that the protocol does not allow.
 absl::StatusOr<Header> DecodeHeader(absl::string_view bytes);
 
-// Decodes the beginning of a header, which is all that was kept of a message without room. The
-// result is Header::cut. Errors: those of DecodeHeader; INVALID_ARGUMENT if the message is no
-// request or reply.
+// Decodes the beginning of a header, which is all that was kept of a message without room. Sets
+// Header::cut in the result. Errors: those of DecodeHeader; INVALID_ARGUMENT if the message is
+// neither a request nor a reply.
 absl::StatusOr<Header> DecodeBeginning(absl::string_view bytes);
 
 }  // namespace psd::rpc

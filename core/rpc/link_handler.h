@@ -35,7 +35,7 @@ class LinkHandler : public carrier::LinkHandler {
  private:
   const std::weak_ptr<AgentCore> core_;
   std::atomic<bool> closed_{false};
-  std::atomic<LinkId> link_{0};  // 0: not established yet
+  std::atomic<LinkId> link_{0};  // 0: not set yet
 };
 
 }  // namespace psd::rpc

@@ -1,6 +1,6 @@
 #pragma once
 
-// Helpers of the services: put protobuf messages into requests and replies, and parse them.
+// Helpers for the services: put protobuf messages into requests and replies, and parse them.
 
 #include <string>
 #include <utility>
@@ -33,7 +33,7 @@ rpc::Payload PlainPayload(const Message& message) {
   return payload;
 }
 
-// Returns an id of the caller's session that no other session has.
+// Returns an id for the caller's session. No other session has the same id.
 inline GlobalId SessionOf(const rpc::ServerCall& call) {
   return {call.caller().incarnation, call.session_epoch()};
 }

@@ -22,9 +22,9 @@ enum WireType : uint32_t {
   kFixed32 = 5,
 };
 
-// An element of a column that grows by doubling, or a field that the type does not know.
+// The cost of an element of a column that grows by doubling, or of an unknown field.
 constexpr size_t kScalarBytes = 32;
-// A string or message in a list, with the pointer to it and what the allocator adds.
+// The cost of a string or message in a list, with the pointer to it and what the allocator adds.
 constexpr size_t kStringBytes = 96;
 constexpr size_t kMessageBytes = 320;
 // Parsers stop at this depth.
@@ -69,7 +69,7 @@ class Walk {
  public:
   explicit Walk(CodedInputStream& in) : in_(in) {}
 
-  // Returns false where a parser stops.
+  // Returns false at the first error, where a parser stops.
   bool Message(const Descriptor& type, int depth) {
     while (const uint32_t tag = in_.ReadTag()) {
       if (!Field(tag & 7, type.FindFieldByNumber(static_cast<int>(tag >> 3)), depth)) return false;
@@ -80,8 +80,8 @@ class Walk {
 
  private:
   bool Field(uint32_t wire_type, const FieldDescriptor* field, int depth) {
-    // A single field lies in its message, unless it has another wire type than it should: then a
-    // parser keeps it as one that it does not know.
+    // A single field is stored inside its message, unless it has the wrong wire type: then a parser
+    // keeps it as an unknown field.
     if (field == nullptr || field->is_repeated() || !Fits(wire_type, *field)) cost_ += kScalarBytes;
     switch (wire_type) {
       case kVarint: {
@@ -92,7 +92,7 @@ class Walk {
         return in_.Skip(8);
       case kDelimited:
         return Delimited(field, depth);
-      case kGroupBegins:  // of an unknown field; what is in it is counted piece by piece
+      case kGroupBegins:  // a group is an unknown field; its contents are counted one by one
       case kGroupEnds:
         cost_ += kStringBytes;
         return true;
@@ -116,7 +116,8 @@ class Walk {
       return whole;
     }
     if (field != nullptr && field->is_packable()) {
-      // An element is a byte or more. Twice, because the column is copied when it grows.
+      // An element has at least one byte. The cost is doubled because the column is copied when it
+      // grows.
       cost_ += 2 * bytes * (IsFixed(*field) ? 1 : sizeof(uint64_t));
     } else {
       cost_ += kStringBytes + bytes;

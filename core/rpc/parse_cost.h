@@ -12,9 +12,9 @@
 namespace psd::rpc {
 
 // Returns a bound on the memory that a message of `type` takes beside its bytes, without parsing
-// it. A few bytes may stand for many: an empty string in a list is two bytes, and takes 64 in
-// memory. Bytes that are no message count as far as they can be read, which is as far as a parser
-// keeps them.
+// it. A few bytes may become many: an empty string in a list has two bytes, and takes 64 in memory.
+// Malformed bytes are counted up to the first error, because a parser keeps what it has read until
+// then.
 size_t ParseCost(const google::protobuf::Descriptor& type,
                  google::protobuf::io::ZeroCopyInputStream& bytes);
 size_t ParseCost(const google::protobuf::Descriptor& type, absl::string_view bytes);

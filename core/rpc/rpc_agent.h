@@ -43,8 +43,8 @@ struct Payload {
 // The kind of thread on which a method's function runs.
 enum class RunsOn {
   kCarrierThread,  // for short functions that never block; the fastest
-  // Functions of these two kinds may block or compute. A call is refused with RESOURCE_EXHAUSTED if
-  // the queue is full.
+  // Functions of the next two kinds may block or compute. A call is refused with RESOURCE_EXHAUSTED
+  // if the queue is full.
   kExecutor,   // for the worker's own work, which never waits behind users' functions
   kUserQueue,  // for users' functions; the callers' sessions are served in turn
 };
@@ -58,19 +58,18 @@ class ServerCall {
   // Identifies the caller's session here. What the call creates for the caller lasts as long as
   // that session.
   virtual uint64_t session_epoch() const = 0;
-  // On this worker's clock. InfiniteFuture if the caller set no timeout.
+  // The deadline on this worker's clock. InfiniteFuture if the caller set no timeout.
   virtual absl::Time deadline() const = 0;
   virtual const std::string& method() const = 0;
   virtual Payload& payload() = 0;
-  // The bytes attached under `tag`, or null.
+  // Returns the bytes attached under `tag`, or null.
   virtual const std::string* attachment(uint32_t tag) const = 0;
 
   // Charges memory that the call needs beside its message, until the call is gone. To be called by
   // the function that serves the call, before it replies. Errors: RESOURCE_EXHAUSTED.
   virtual absl::Status Charge(size_t bytes) = 0;
-  // Drops payload and attachments, and what the call's memory was charged with: for a call that
-  // goes on waiting when everything that it needs was taken out of its message. To be called as
-  // Charge.
+  // Drops the payload and attachments, and credits their memory. For a call that goes on waiting
+  // after everything that it needs was taken out of its message. To be called as Charge is.
   virtual void ForgetMessage() = 0;
 
   // True once the caller cancelled, the deadline passed, or the caller's session ended.
@@ -78,7 +77,7 @@ class ServerCall {
   // Runs `callback` once when cancelled() becomes true, or at once if it is. Callbacks are dropped
   // when the call is replied.
   virtual void OnCancel(Task callback) = 0;
-  // A mutation calls this immediately before it takes effect. If the result is true, the call
+  // To be called by a mutation immediately before it takes effect. If the result is true, the call
   // counts as applied: its answer is remembered, and a cancel no longer stops it. If the result is
   // false, the function must not apply anything.
   virtual bool BeginApply() = 0;
@@ -89,8 +88,8 @@ class ServerCall {
   // caller's session ends, which releases everything of that session anyhow. To be called before
   // Reply, on the thread that replies.
   virtual void OnAnswerDropped(Task callback) = 0;
-  // Sends the answer. The first call counts, later ones are ignored. A call that is destroyed
-  // without an answer is answered with INTERNAL.
+  // Sends the answer. Only the first answer counts. A call that is destroyed without an answer is
+  // answered with INTERNAL.
   virtual void Reply(absl::StatusOr<Payload> result, std::vector<Attachment> attachments = {}) = 0;
 };
 
@@ -102,7 +101,7 @@ inline WorkLabel LabelOf(WorkLabel::Kind kind, const ServerCall& call) {
   return {kind, {kSessionFlows, call.session_epoch()}};
 }
 
-// The caller, as Access is asked about it. Refers to `call`.
+// Returns the caller in the form in which Access needs it. The result refers to `call`.
 inline Asker AskerOf(const ServerCall& call) {
   return {kAnonymous, call.caller(), call.session_epoch()};
 }
@@ -129,7 +128,7 @@ struct Reply {
   Payload payload;
   std::vector<Attachment> attachments;
   PeerInfo callee;     // the peer that answered
-  uint64_t epoch = 0;  // of our session there in which it answered; 0 for Connect
+  uint64_t epoch = 0;  // the epoch of our session there when it answered; 0 for Connect
   const std::string* attachment(uint32_t tag) const;
 };
 
@@ -144,12 +143,12 @@ struct Request {
   // the call fails with ABORTED, even if it is a read.
   uint64_t only_epoch = 0;
   // The kind of the method. If unset, the kind under which this worker has registered the method,
-  // else a mutation. For a read that only the callee registers it should be kRead; otherwise the
-  // callee remembers its answers for no use.
+  // or a mutation if it has not. Should be set to kRead for a read that only the callee registers;
+  // otherwise the callee remembers its answers needlessly.
   std::optional<MethodKind> kind;
-  // Whether the call refers to what our session there holds (forks, contexts). If so, it fails with
-  // ABORTED when that session ends before the answer. Other reads are sent again in the next
-  // session.
+  // Whether the call refers to objects that our session there holds (forks, contexts). If so, it
+  // fails with ABORTED when that session ends before the answer. Other reads are sent again in the
+  // next session.
   bool session_bound = false;
 };
 
@@ -160,10 +159,10 @@ class Call {
   Call(Future<Reply> reply, std::function<void()> cancel)
       : reply_(std::move(reply)), cancel_(std::move(cancel)) {}
 
-  // Errors: what the function answered; DEADLINE_EXCEEDED; CANCELLED; UNAVAILABLE (nobody
-  // listens, silence beyond the retry window); ABORTED (the peer was restarted, or the session
-  // ended); NOT_FOUND (no such worker or method); RESOURCE_EXHAUSTED (load, retry later). Details
-  // name the peer, and say when a sent mutation's fate is unknown.
+  // Errors: those that the function answered; DEADLINE_EXCEEDED; CANCELLED; UNAVAILABLE (nobody
+  // listens, or silence beyond the retry window); ABORTED (the peer was restarted, or the session
+  // ended); NOT_FOUND (no such worker or method); RESOURCE_EXHAUSTED (too much load: retry later).
+  // Details name the peer, and say when a sent mutation's fate is unknown.
   const Future<Reply>& reply() const { return reply_; }
   // Fails the call with CANCELLED, if it is not done, and tells the callee.
   void Cancel() const {
@@ -201,43 +200,45 @@ struct PeerStatus {
   PeerInfo peer;
   std::string address;  // empty for a peer that called us
   bool connected = false;
-  // How messages reach it, as Link::Description says: "shm …", "grpc …". Empty if not connected.
+  // How messages reach the peer, as Link::Description says: "shm …", "grpc …". Empty if not
+  // connected.
   std::string link;
   std::string why_not_shared;  // see Link::WhyNotShared
   std::string trouble;         // why our session on it is not open, if known
-  uint64_t epoch_here = 0;     // of its session on us; 0: none
-  uint64_t epoch_there = 0;    // of our session on it; 0: none
+  uint64_t epoch_here = 0;     // epoch of its session on us; 0: no session
+  uint64_t epoch_there = 0;    // epoch of our session on it; 0: no session
   absl::Duration lease_left;   // of its session here
   size_t calls_pending = 0;    // calls from here to the peer
   size_t calls_serving = 0;    // calls from the peer that run here
   size_t answers_remembered = 0;
 };
 
-// Thread-safe. The destructor shuts down at once, as Shutdown with a `drain` of zero.
+// Thread-safe. The destructor shuts down at once, like Shutdown with a `drain` of zero.
 class RpcAgent {
  public:
   static absl::StatusOr<std::unique_ptr<RpcAgent>> Create(AgentOptions options);
   virtual ~RpcAgent() = default;
 
   virtual const PeerInfo& self() const = 0;
-  // Decides on the requests of this worker, those of other entrances included.
+  // Decides which requests this worker serves, including those that come through other entrances.
   virtual Admission& admission() = 0;
   // Decides what callers may do to the objects of this worker.
   virtual Access& access() = 0;
 
-  // Before Start only.
+  // To be called before Start only.
   virtual void RegisterMethod(Method method) = 0;
   // Returns the names of all methods, sorted.
   virtual std::vector<std::string> Methods() const = 0;
-  // The next four add a callback to those that are there; all are called without a lock held, the
-  // first three kinds on threads of the agent and in the order in which they were added.
+  // The next four functions add a callback to those that are there. All callbacks are called
+  // without a lock held, the first three kinds on threads of the agent and in the order in which
+  // they were added.
   //
   // Adds a callback for the end of a peer's session here, whatever the reason. It runs once no
   // function of that session can begin any more, and releases what the session held.
   virtual void OnSessionEnded(std::function<void(const PeerInfo&, uint64_t epoch)> callback) = 0;
   // Adds a callback for a peer that ends its session here itself, because it stops in order. It is
-  // called immediately before the callbacks of OnSessionEnded. A peer whose goodbye is lost has
-  // none.
+  // called immediately before the callbacks of OnSessionEnded. It is not called if the goodbye is
+  // lost.
   virtual void OnGoodbye(std::function<void(const PeerInfo&, uint64_t epoch)> callback) = 0;
   // Adds a callback for the end of our session on a peer: forks, contexts and pins there are lost.
   // It may run when the next session is open already, so it must compare the epoch with that of the
@@ -245,11 +246,11 @@ class RpcAgent {
   virtual void OnSessionLost(
       std::function<void(const PeerInfo&, uint64_t epoch, const absl::Status&)> callback) = 0;
 
-  // Adds a callback for BeginDraining, on the thread that calls it; the last one that was added is
-  // called first, so that upper layers come before those that they use. A layer in which calls wait
-  // for calls of other workers, which no longer come, answers them there with DrainingError. It
-  // also refuses to let later ones wait: the function of a call that was accepted before may still
-  // begin.
+  // Adds a callback for BeginDraining, which calls it on its own thread. The callback that was
+  // added last is called first, so that upper layers come before those that they use. A layer in
+  // which calls wait for calls of other workers, which no longer come, answers the waiting calls
+  // there with DrainingError. From then on it must also refuse to let calls wait, because the
+  // function of a call that was accepted before may still begin.
   virtual void OnDraining(std::function<void()> callback) = 0;
 
   // Starts to serve calls and listens at `address`. If `address` is empty, calls are served only on

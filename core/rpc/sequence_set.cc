@@ -8,7 +8,7 @@ namespace psd::rpc {
 
 void SequenceSet::Add(uint64_t first, uint64_t last) {
   if (last <= watermark_) return;
-  if (first <= watermark_ + 1 && ranges_.empty()) {  // the usual case: in order
+  if (first <= watermark_ + 1 && ranges_.empty()) {  // the usual case: numbers come in order
     watermark_ = last;
     return;
   }

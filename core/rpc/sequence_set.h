@@ -19,13 +19,13 @@ class SequenceSet {
   void AddAll(const Ack& ack);
   bool Contains(uint64_t sequence) const;
 
-  // All of 1..watermark() are in the set; watermark() + 1 is not.
+  // All numbers of 1..watermark() are in the set; watermark() + 1 is not.
   uint64_t watermark() const { return watermark_; }
   // The ranges beyond the watermark: first number -> last number. At least one number lies between
   // two ranges, and between the first range and the watermark.
   const std::map<uint64_t, uint64_t>& ranges() const { return ranges_; }
 
-  // The whole set, for the wire.
+  // Returns the whole set in the form for the wire.
   Ack ToAck() const;
 
  private:
@@ -33,7 +33,7 @@ class SequenceSet {
   std::map<uint64_t, uint64_t> ranges_;
 };
 
-// True when `ack` is well formed: pairs in order, disjoint, beyond the watermark.
+// Returns whether `ack` is well formed: its pairs are in order, disjoint and beyond the watermark.
 bool IsWellFormed(const Ack& ack);
 
 }  // namespace psd::rpc

@@ -32,7 +32,7 @@ void CancelState::OnCancel(Task callback) {
 }
 
 void CancelState::Finish() {
-  std::vector<Task> dropped;  // destroyed after the lock: they may own anything
+  std::vector<Task> dropped;  // destroyed after the lock is released, because they may own anything
   MutexLock lock(mutex_);
   finished_ = true;
   dropped.swap(callbacks_);
@@ -84,8 +84,8 @@ void ServedCall::Reply(absl::StatusOr<Payload> result, std::vector<Attachment> a
   host_->SendAnswer(*this, std::move(result), std::move(attachments));
 }
 
-// The buffers are no part of the fingerprint: those of a message that found no room here have not
-// been read, and a later copy of it may bring them.
+// The buffers are not part of the fingerprint. Those of a message that found no room here have not
+// been read, and a later copy of the message may bring them.
 RequestMeta ServedCall::TakeMeta() {
   const uint64_t fingerprint =
       header_.sequence == 0 || header_.cut ? 0 : absl::HashOf(header_.method, header_.payload);

@@ -38,7 +38,7 @@ struct AnsweredCall {
   uint64_t sequence = 0;  // 0: a read
 };
 
-// A remembered or sent answer. The message never changes.
+// An answer that was sent, and may be remembered. The message never changes.
 struct KeptAnswer : Opaque {
   KeptAnswer(const AnsweredCall& call, carrier::Message message, std::vector<Task> on_dropped,
              MemoryCharge charge = nullptr)
@@ -48,8 +48,9 @@ struct KeptAnswer : Opaque {
         charge(std::move(charge)) {}
   const AnsweredCall call;
   const carrier::Message message;  // empty for a read, whose answer is not needed again
-  std::vector<Task> on_dropped;    // for whoever performs its one AnswerDroppedAction
-  const MemoryCharge charge;       // for what of `message` no account knows
+  // to be run by the code that performs its one AnswerDroppedAction
+  std::vector<Task> on_dropped;
+  const MemoryCharge charge;  // for the parts of `message` that are charged nowhere else
 };
 
 class ServedCall;
@@ -59,7 +60,7 @@ class CallHost {
  public:
   virtual ~CallHost() = default;
   virtual absl::Time Now() const = 0;
-  // Null if memory is not charged.
+  // The charge is null if memory is not charged.
   virtual absl::StatusOr<MemoryCharge> Charge(size_t bytes) = 0;
   virtual bool BeginApply(const ServedCall& call) = 0;
   virtual void SendAnswer(ServedCall& call, absl::StatusOr<Payload> result,
@@ -68,7 +69,7 @@ class CallHost {
 
 class ServedCall : public ServerCall {
  public:
-  // `header` is that of the request, decoded from `message`.
+  // `header` is the header of the request, decoded from `message`.
   ServedCall(std::shared_ptr<CallHost> host, Header header, carrier::Message message,
              absl::Time deadline);
   ~ServedCall() override;
@@ -87,7 +88,7 @@ class ServedCall : public ServerCall {
   void OnAnswerDropped(Task callback) override { on_dropped_.push_back(std::move(callback)); }
   void Reply(absl::StatusOr<Payload> result, std::vector<Attachment> attachments) override;
 
-  // ---- For the agent.
+  // ---- To be called by the agent.
   const std::shared_ptr<CancelState>& cancel_state() const { return cancel_; }
   CallId id() const { return header_.call_id; }
   uint64_t sequence() const { return header_.sequence; }
@@ -106,7 +107,7 @@ class ServedCall : public ServerCall {
   PeerInfo caller_;
   Payload payload_;
   std::vector<MemoryCharge> charges_;  // for the header, and what the function has charged
-  std::vector<Task> on_dropped_;       // of the thread that replies
+  std::vector<Task> on_dropped_;       // used only by the thread that replies
   std::atomic<bool> replied_{false};
 };
 

@@ -42,8 +42,8 @@ struct SessionOptions {
   size_t max_unacknowledged_bytes = size_t{16} << 20;
   // The most reads of one session that run at once. Further ones get RESOURCE_EXHAUSTED.
   size_t max_running_reads = 16'384;
-  // Charged for the sessions of peers and their calls, until these are answered and acknowledged;
-  // null: nothing is charged.
+  // The account that is charged for the sessions of peers and for their calls, until these are
+  // answered and acknowledged. If null, nothing is charged.
   std::shared_ptr<MemoryAccount> memory;  // shared with the worker
 };
 

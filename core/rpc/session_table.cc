@@ -11,8 +11,7 @@
 namespace psd::rpc {
 namespace {
 
-// The number of names and fenced incarnations that are remembered in addition to the existing
-// sessions.
+// The most names and fenced incarnations that are remembered beyond those of existing sessions.
 constexpr size_t kMaxFenced = 65'536;
 
 }  // namespace
@@ -44,7 +43,7 @@ HelloOutcome SessionTable::OnHello(absl::Time now, LinkId link, const std::strin
   session.OnHello(hello.sequence, link, origin);
   session.OnHeard(now);
   if (outcome.resumed && !session.OnAck(hello.ack, actions)) {
-    // A peer that breaks the protocol must not keep remembered answers here.
+    // A peer that breaks the protocol must not make this worker keep remembered answers.
     End(session.epoch(), actions);
     return {Kind::kRefused, 0, false,
             absl::InvalidArgumentError(
@@ -57,7 +56,7 @@ HelloOutcome SessionTable::Admit(absl::Time now, const std::string& origin, cons
                                  Actions& actions) {
   using Kind = HelloOutcome::Kind;
   const PeerInfo peer{hello.name, hello.incarnation};
-  const CalleeSession* former = nullptr;  // the session whose place gets free
+  const CalleeSession* former = nullptr;  // the session whose place becomes free
   if (auto held = epochs_.find(peer.name); held != epochs_.end()) {
     const CalleeSession& holder = *sessions_.at(held->second);
     if (holder.caller().incarnation != peer.incarnation) {
@@ -70,7 +69,7 @@ HelloOutcome SessionTable::Admit(absl::Time now, const std::string& origin, cons
     }
     former = &holder;
   }
-  // A worker that leaves still serves itself, so that what it has accepted can end.
+  // A worker that is leaving still serves itself, so that the work that it has accepted can end.
   if (leaving_ && peer.incarnation != self_.incarnation)
     return {Kind::kLeaving, 0, false, absl::OkStatus()};
   absl::Status room =
@@ -85,7 +84,8 @@ HelloOutcome SessionTable::Admit(absl::Time now, const std::string& origin, cons
 absl::StatusOr<uint64_t> SessionTable::Open(absl::Time now, const std::string& origin,
                                             const PeerInfo& peer) {
   MemoryCharge charge;
-  // This worker's calls to itself are its own affair, or are charged as those of a unary client.
+  // This worker's calls to itself are not charged here. Those of unary clients are charged by the
+  // gateway.
   if (options_.memory != nullptr && peer.incarnation != self_.incarnation) {
     PSD_ASSIGN_OR_RETURN(charge, options_.memory->Charge(CalleeSession::kSessionBytes));
   }

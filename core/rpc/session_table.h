@@ -1,7 +1,7 @@
 #pragma once
 
-// The sessions that peers have on this worker: which incarnation holds which name, and which may
-// take a name over. Pure.
+// The sessions that peers have on this worker. Decides which incarnation holds which name, and
+// which may take a name over. Pure.
 
 #include <cstdint>
 #include <map>
@@ -43,9 +43,9 @@ struct HelloOutcome {
 // Guarantees: Epochs grow and are never reused. A name has at most one session. An incarnation that
 // lost its name to another never gets it back, whether its session had ended before or not. A name
 // is free when the holder's session has ended, and also when the holder has closed the connection,
-// which means that it died; it is not free while the holder is merely silent. No single host or
+// which means that it died. A name is not free while its holder is merely silent. No single host or
 // connection can fill the table: once it is more than half full, each has a bounded share. A
-// session counts in the share of the origin of its latest hello.
+// session counts against the share of the origin of its latest hello.
 class SessionTable {
  public:
   SessionTable(const SessionOptions& options, PeerInfo self, size_t max_sessions);
@@ -55,10 +55,10 @@ class SessionTable {
   HelloOutcome OnHello(absl::Time now, LinkId link, const std::string& origin, const Header& hello,
                        Actions& actions);
 
-  // ABORTED if `peer` has lost its name to another incarnation.
+  // Returns ABORTED if `peer` has lost its name to another incarnation.
   absl::Status CheckFence(const PeerInfo& peer) const;
 
-  // From now on a hello can only resume an existing session.
+  // From now on a hello can only resume an existing session; it cannot open a new one.
   void BeginLeaving() { leaving_ = true; }
 
   // Return null if there is no such session.
@@ -80,7 +80,7 @@ class SessionTable {
  private:
   // Returns OK, or the reason why a newcomer may not take the name now.
   absl::Status MayTakeOver(absl::Time now, const CalleeSession& holder) const;
-  // Finds the session that the hello resumes, or opens one; a session that held the name ends.
+  // Finds the session that the hello resumes, or opens one. A session that held the name ends.
   HelloOutcome Admit(absl::Time now, const std::string& origin, const Header& hello,
                      Actions& actions);
   // Opens a session and returns its epoch. Errors: RESOURCE_EXHAUSTED if there is no memory for it.

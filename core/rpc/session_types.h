@@ -33,7 +33,7 @@ using LinkId = uint64_t;
 // Identifies a call of one caller. Never zero, never reused by one incarnation.
 using CallId = uint64_t;
 
-// An object of the driver that the machines keep and never look into: a call in flight, a running
+// An object of the driver, which the machines keep and never look into: a call in flight, a running
 // function, a remembered answer.
 class Opaque {
  public:
@@ -57,7 +57,7 @@ struct CallSpec {
 // The part of a request that the session rules read.
 struct RequestMeta {
   CallId call_id = 0;
-  uint64_t sequence = 0;  // 0: a read
+  uint64_t sequence = 0;  // 0 for a read
   uint64_t epoch = 0;
   Incarnation callee_incarnation = 0;
   absl::Time deadline = absl::InfiniteFuture();
@@ -71,7 +71,7 @@ struct RequestMeta {
 // The part of a reply that the session rules read.
 struct ReplyMeta {
   CallId call_id = 0;
-  uint64_t epoch = 0;  // of the session in which it was given
+  uint64_t epoch = 0;  // epoch of the session in which the answer was given
   // In the answer to a read that gives references: the number of the attempt that it answers.
   // In the answer to a mutation: 1 if it is an error that replaces an answer which gave references
   // and could not be kept. Otherwise 0.
@@ -80,7 +80,7 @@ struct ReplyMeta {
 
 // Where an answer is to be sent.
 struct AnswerRoute {
-  LinkId link = 0;       // 0: nowhere now
+  LinkId link = 0;       // 0: there is no link now
   uint32_t attempt = 0;  // for ReplyMeta
 };
 
@@ -90,7 +90,7 @@ struct DialAction {
   std::string peer;
   std::string address;
 };
-// Closes a link that no session uses any more. An OnLinkClosed that follows for it is ignored.
+// Closes a link that no session uses any more. A later OnLinkClosed for this link is ignored.
 struct CloseLinkAction {
   LinkId link = 0;
   absl::Status reason;
@@ -119,12 +119,12 @@ struct CompleteAction {
 struct CancelWorkAction {
   std::shared_ptr<Opaque> work;
 };
-// Nobody takes the answer: the caller has given the call up, or the carrier has refused the answer.
+// The answer is not taken: the caller has given the call up, or the carrier has refused the answer.
 struct AnswerDroppedAction {
   std::shared_ptr<Opaque> answer;
 };
-// The answer is not remembered any more: its caller has acknowledged it, or has given the call up.
-// It is destroyed with this action.
+// The answer is no longer remembered: its caller has acknowledged it, or has given the call up. It
+// is destroyed with this action.
 struct AnswerTakenAction {
   std::shared_ptr<Opaque> answer;
 };

@@ -1,7 +1,7 @@
 #pragma once
 
-// Notices that this process itself stood still (suspended, or starved of CPU), so that it does not
-// take its peers for dead because it did not read their messages.
+// Notices that this process itself stood still (suspended, or starved of CPU). Its peers then seem
+// silent only because it did not read their messages, so it must not take them for dead.
 
 #include <algorithm>
 
@@ -14,11 +14,11 @@ class StallDetector {
  public:
   explicit StallDetector(absl::Duration lease) : lease_(lease) {}
 
-  // The most time between two calls of OnTick. The caller must keep to it while nothing stalls.
+  // The longest time between two calls of OnTick. The caller must keep to it while nothing stalls.
   absl::Duration max_tick() const { return lease_ / 6; }
 
-  // Returns by how much every lease is to be extended: zero, or if the last tick was more than a
-  // third of a lease ago, the time since then and one more lease.
+  // Returns by how much every lease is to be extended: zero, unless the last tick was more than a
+  // third of a lease ago; then the time since that tick plus one lease.
   absl::Duration OnTick(absl::Time now) {
     absl::Duration gap = last_ == absl::InfinitePast() ? absl::ZeroDuration() : now - last_;
     last_ = std::max(last_, now);
@@ -31,7 +31,7 @@ class StallDetector {
 };
 
 // Bounds how often in a row a stall of this process extends the patience with a silent peer. If the
-// peer lives, its messages are read soon after a stall; without the bound, a process that stalls
+// peer is alive, its messages are read soon after a stall. Without the bound, a process that stalls
 // again and again would wait for a dead peer for ever. Thread-compatible. Pure.
 class Leniency {
  public:
@@ -43,7 +43,7 @@ class Leniency {
     ++used_;
     return true;
   }
-  // To be called when the peer was heard.
+  // To be called when a message of the peer has come.
   void Restore() { used_ = 0; }
 
  private:

@@ -40,7 +40,7 @@ void WorkerSessions::OnControl(absl::Time now, LinkId link, const Header& header
       return;
     case MessageKind::kRequest:
     case MessageKind::kReply:
-      return;  // not control: they come through OnRequest and OnAnswer
+      return;  // not control messages: they come through OnRequest and OnAnswer
   }
 }
 
@@ -120,7 +120,7 @@ void WorkerSessions::OnHello(absl::Time now, LinkId link, LinkState& state, cons
   WakeBy(session.lease_until());
 }
 
-// The peer has said hello on `link`. Moves our session on the peer there if that link is better.
+// The peer has said hello on `link`. Moves our session on the peer to that link if it is better.
 void WorkerSessions::MoveTo(absl::Time now, LinkId link, const LinkState& state, Actions& actions) {
   CallerSession& caller = *state.caller;
   // On the loopback both ends are ours, and only one of them calls.
@@ -164,8 +164,8 @@ void WorkerSessions::Answer(LinkId link, const Header& hello, const HelloOutcome
   SendControl(link, std::move(answer), actions);
 }
 
-// Tells our sessions on peers whose own sessions here have ended. A takeover of a name appears here
-// as the end of another incarnation's session.
+// Tells our sessions on those peers whose own sessions here have ended. A takeover of a name
+// appears here as the end of another incarnation's session.
 void WorkerSessions::AfterTableEvents(bool left, Actions& actions, size_t from) {
   std::vector<std::string> gone;
   for (size_t i = from; i < actions.size(); ++i) {

@@ -54,8 +54,8 @@ bool WorkerSessions::Idle() const {
 
 bool WorkerSessions::Settled(absl::Time now) const {
   for (const auto& [name, caller] : callers_) {
-    // Calls that are left after both sides have said goodbye were not sent; they wait until the
-    // peer is started again.
+    // Calls that are still pending after both sides have said goodbye were never sent; they wait
+    // until the peer is started again.
     if (caller->pending() == 0 || caller->state() == CallerSession::State::kLeft) continue;
     const absl::Time since = std::max(leaving_since_, caller->lost_at());
     const bool lost = caller->link() == 0 && (caller->unreachable() || now - since >= ReturnTime());

@@ -67,7 +67,7 @@ void WorkerSessions::CloseLink(absl::Time now, LinkId link, absl::Status reason,
 // Handles the end of a link: its sessions move to another link between the two workers, or wait for
 // a new one.
 void WorkerSessions::Detach(absl::Time now, LinkId link, const LinkState& state, Actions& actions) {
-  // A peer that has not greeted on this link may have done so on its own.
+  // A peer that has not greeted on this link may have greeted on a link of its own.
   LinkId other = BestLink(state.peer.incarnation != 0 || state.caller == nullptr
                               ? state.peer
                               : table_.HolderOf(state.caller->peer()));
@@ -75,8 +75,8 @@ void WorkerSessions::Detach(absl::Time now, LinkId link, const LinkState& state,
       callee != nullptr && callee->link() == link) {
     callee->set_link(other);
     if (other == 0) callee->set_unlinked_at(now);
-    // A peer that lives sends something every third of `silence`. Two thirds are enough here
-    // because the carrier may close a silent link a little before this class does.
+    // A living peer sends something every third of `silence`. Two thirds are enough here because
+    // the carrier may close a silent link a little before this class does.
     if (other == 0 && now - state.last_heard >= options_.session.silence * 2 / 3) {
       callee->set_silent();
     }
@@ -124,7 +124,7 @@ PeerInfo WorkerSessions::PeerOf(LinkId link) const {
   auto found = links_.find(link);
   if (found == links_.end()) return PeerInfo{};
   const LinkState& state = found->second;
-  // Answers may come before the peer's own hello. Its welcome has told who it is.
+  // Answers may come before the peer's own hello. Its welcome has said who it is.
   if (state.peer.incarnation == 0 && state.caller != nullptr) return state.caller->peer_info();
   return state.peer;
 }
@@ -156,7 +156,7 @@ void WorkerSessions::KeepLinksAlive(absl::Time now, Actions& actions) {
       silent.push_back(link);
       continue;
     }
-    // A worker that leaves begins no sessions, and its peers may wait for its end.
+    // A worker that is leaving begins no sessions, and its peers may wait for its end.
     const absl::Time greet_by = leaving ? absl::InfiniteFuture() : state.greet_by;
     if (now >= greet_by) {
       sessionless.push_back(link);
@@ -188,8 +188,8 @@ void WorkerSessions::KeepLinksAlive(absl::Time now, Actions& actions) {
   }
 }
 
-// Sends a message on the link: an acknowledgement if `caller` is our open session on the peer, else
-// a keepalive.
+// Sends a message on the link: an acknowledgement if `caller` is our open session on the peer,
+// otherwise a keepalive.
 void WorkerSessions::KeepAlive(LinkId link, CallerSession* caller, Actions& actions) {
   if (caller != nullptr) return caller->Announce(actions);
   Header ping;

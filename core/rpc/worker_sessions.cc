@@ -17,7 +17,7 @@ WorkerSessions::WorkerSessions(Options options)
       table_(options_.session, options_.self, options_.max_sessions),
       stalls_(options_.session.lease) {}
 
-// ---------------------------------------------------------------- our calls
+// ---------------------------------------------------------------- calls of this worker
 
 CallerSession& WorkerSessions::CallerTo(const std::string& name) {
   std::unique_ptr<CallerSession>& caller = callers_[name];
@@ -41,8 +41,8 @@ CallId WorkerSessions::StartCall(absl::Time now, const std::string& peer, CallSp
     return id;
   }
   size_t from = actions.size();
-  // The peer's own link may be here already, if the peer had no place for this worker before. The
-  // call waits for what the peer says now.
+  // The peer's own link may exist already, if the peer had no place for this worker before. The
+  // call waits for the peer's present answer.
   if (caller->second->NeedsPeersLink()) {
     if (const LinkId link = BestLink(table_.HolderOf(peer)); link != 0)
       caller->second->OnLink(now, link, actions);
@@ -92,7 +92,7 @@ void WorkerSessions::OnSendRefused(const std::string& peer, CallId id, const abs
   if (caller != callers_.end()) caller->second->OnSendRefused(id, status, actions);
 }
 
-// ---------------------------------------------------------------- their calls
+// ---------------------------------------------------------------- calls of peers
 
 const CalleeSession* WorkerSessions::OnRequest(absl::Time now, LinkId link, const RequestMeta& meta,
                                                std::shared_ptr<Opaque> work, Actions& actions) {
@@ -186,7 +186,7 @@ AnswerRoute WorkerSessions::OnReply(absl::Time now, uint64_t epoch, CallId id,
 void WorkerSessions::OnAnswerRefused(uint64_t epoch, CallId id,
                                      const std::shared_ptr<Opaque>& answer, Actions& actions) {
   CalleeSession* session = table_.Find(epoch);
-  if (session == nullptr) return;  // it took all that it held along
+  if (session == nullptr) return;  // the session has ended, with all that it held
   session->OnAnswerRefused(id, answer, actions);
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// All sessions of one worker, in both directions, over all its links: takes messages and events and
+// All sessions of one worker, in both directions, over all its links. Takes messages and events and
 // returns the actions that follow. Pure: the agent drives it with real links and a real clock, the
 // simulation with simulated ones.
 
@@ -22,7 +22,7 @@
 
 namespace psd::rpc {
 
-// Counts of rare events, with which a simulation proves that it has exercised every rule.
+// Counts of rare events, by which a simulation proves that it has exercised every rule.
 struct SessionProbes {
   uint64_t resumed = 0;           // a session went on over a new link
   uint64_t session_ended = 0;     // a peer told us that our session there has ended
@@ -46,10 +46,10 @@ struct SessionProbes {
 // Thread-compatible.
 //
 // Two workers may have several links, most often because both dialled at the same moment. Their
-// sessions on each other then move to one of them, which both choose alike: a link that the worker
-// with the smaller name dialled is better than one that the other dialled, and a later link better
-// than an earlier one of the same dialler. A session never moves to a worse link while its own
-// lives.
+// sessions on each other then move to the same one of them, which both choose by the same rule: a
+// link that the worker with the smaller name dialled is better than one that the other dialled, and
+// a later link is better than an earlier one of the same dialler. A session never moves to a worse
+// link while its present link lives.
 class WorkerSessions {
  public:
   struct Options {
@@ -62,8 +62,8 @@ class WorkerSessions {
   WorkerSessions(const WorkerSessions&) = delete;
   WorkerSessions& operator=(const WorkerSessions&) = delete;
 
-  // ---- Our calls.
-  // Adds a peer. An empty address means that it does not listen.
+  // ---- Calls of this worker.
+  // Adds a peer. An empty address means that the peer does not listen.
   void AddPeer(const std::string& name, std::string address);
   // Starts a call. A call to an unknown peer completes at once with NOT_FOUND, by an action.
   CallId StartCall(absl::Time now, const std::string& peer, CallSpec spec, Actions& actions);
@@ -72,7 +72,7 @@ class WorkerSessions {
   // is not one of the call's peer.
   std::shared_ptr<Opaque> OnAnswer(absl::Time now, LinkId link, const ReplyMeta& reply,
                                    size_t bytes, Actions& actions);
-  // Fails the call whose answer came on `link` and found no room, see CallerSession.
+  // Fails the call whose answer came on `link` and found no room; see CallerSession.
   void OnAnswerWithoutRoom(absl::Time now, LinkId link, const ReplyMeta& reply,
                            const absl::Status& why, Actions& actions);
   void OnSendRefused(const std::string& peer, CallId id, const absl::Status& status,
@@ -82,22 +82,23 @@ class WorkerSessions {
   void OnDialed(absl::Time now, const std::string& peer, LinkId link, Actions& actions);
   void OnDialFailed(absl::Time now, const std::string& peer, bool refused,
                     const absl::Status& status, Actions& actions);
-  // `origin` is where the peer's end is: "grpc 10.0.0.5:41234". Links of one connection share it.
+  // `origin` is the peer's end of the connection: "grpc 10.0.0.5:41234". Links of one connection
+  // share it.
   void OnAccepted(absl::Time now, LinkId link, std::string origin);
   void OnLinkClosed(absl::Time now, LinkId link, Actions& actions);
   // Handles every message except requests and replies.
   void OnControl(absl::Time now, LinkId link, const Header& header, Actions& actions);
 
   // ---- Calls of peers.
-  // Returns the caller's session if the call is to be run. If not, returns null, and `actions` has
-  // all that is to be done. The session may end with the next event.
+  // Returns the caller's session if the call is to be run. Otherwise returns null, and `actions`
+  // has all that is to be done. The session may end with the next event.
   const CalleeSession* OnRequest(absl::Time now, LinkId link, const RequestMeta& meta,
                                  std::shared_ptr<Opaque> work, Actions& actions);
   // Returns the peer at the other end of the link; incarnation 0 if it has not said hello.
   PeerInfo PeerOf(LinkId link) const;
   bool BeginRun(uint64_t epoch, CallId id);
   bool BeginApply(uint64_t epoch, CallId id);
-  // These two: see CalleeSession.
+  // For the next two functions see CalleeSession.
   AnswerRoute OnReply(absl::Time now, uint64_t epoch, CallId id, std::shared_ptr<Opaque> answer,
                       size_t bytes, bool gives, Actions& actions);
   void OnAnswerRefused(uint64_t epoch, CallId id, const std::shared_ptr<Opaque>& answer,
@@ -110,16 +111,16 @@ class WorkerSessions {
 
   // ---- Leaving.
   // Asks every peer to send nothing new and to end its session here once all is answered. New
-  // sessions are refused; those of today may be resumed.
+  // sessions are refused; existing ones may be resumed.
   void BeginLeaving(absl::Time now, Actions& actions);
-  // Whether no function of a call runs here.
+  // Returns whether no function of a call runs here.
   bool Idle() const;
-  // After BeginLeaving: nothing of ours is pending, nothing runs here, and every peer has said
-  // goodbye. A peer that is not connected is waited for only as long as a peer that lives takes to
-  // come back. Asked again at every event and Tick.
+  // After BeginLeaving: returns whether nothing of ours is pending, nothing runs here, and every
+  // peer has said goodbye. A peer that is not connected is waited for only as long as a living peer
+  // takes to reconnect. Asked again at every event and Tick.
   bool Settled(absl::Time now) const;
-  // Ends our sessions on all peers and theirs here; pending calls fail CANCELLED. Peers that have
-  // not said goodbye are told which of their mutations may have been applied.
+  // Ends our sessions on all peers and theirs here; pending calls fail with CANCELLED. Peers that
+  // have not said goodbye are told which of their mutations may have been applied.
   void Leave(Actions& actions);
 
   const SessionProbes& probes() const { return probes_; }
@@ -130,16 +131,16 @@ class WorkerSessions {
  private:
   struct LinkState {
     bool dialled = false;             // by this worker
-    std::string origin;               // where the peer's end of it is
-    PeerInfo peer;                    // by its hello; incarnation 0: not yet
+    std::string origin;               // the peer's end of the connection
+    PeerInfo peer;                    // as its hello says; incarnation 0: no hello yet
     uint64_t epoch = 0;               // of the peer's session here
     CallerSession* caller = nullptr;  // to the peer at the other end, once known
     absl::Time last_heard;
     absl::Time last_sent;
-    // When a link that the peer dialled is closed because no session has begun on it, whatever else
-    // is heard.
+    // When a link that the peer dialled is closed if no session has begun on it, whatever else
+    // comes over it.
     absl::Time greet_by = absl::InfiniteFuture();
-    Leniency leniency;  // after stalls of our own, with the silence of this link
+    Leniency leniency;  // for the silence of this link after stalls of this process
   };
 
   CallerSession& CallerTo(const std::string& name);

@@ -25,7 +25,7 @@ Future<Unit> PeerDirectory::MakeKnown(const std::string& worker) {
   if (reach == rpc::Reach::kLost) {
     {
       MutexLock lock(mutex_);
-      // An address that was configured stays: it may be the only one that is right from here.
+      // A configured address stays: it may be the only one that works from here.
       if (!found_.contains(worker) || !searching_.insert(worker).second)
         return Future<Unit>::Ready(Unit{});
     }

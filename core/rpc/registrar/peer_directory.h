@@ -24,23 +24,24 @@ class PeerDirectory {
   std::string registrar() const PSD_EXCLUDES(mutex_);
   void SetRegistrar(const std::string& name) PSD_EXCLUDES(mutex_);
 
-  // Makes `worker` known to the agent. Done at once if it is. A worker that was found here earlier
-  // and cannot be reached any more is looked for again in the background, for later calls.
-  // Errors: NOT_FOUND (no registrar, or it knows none of that name; the nearest is named),
-  // UNAVAILABLE (it does not listen, so it must connect here by itself); those of asking.
+  // Makes `worker` known to the agent. The future is ready at once if the worker is known. A worker
+  // that was found here earlier and cannot be reached any more is looked for again in the
+  // background, for later calls. Errors: NOT_FOUND (there is no registrar, or it knows no such
+  // name; the nearest name is given), UNAVAILABLE (the worker does not listen, so it must connect
+  // here by itself); those of asking.
   Future<Unit> MakeKnown(const std::string& worker) PSD_EXCLUDES(mutex_);
-  // As MakeKnown, but always asks.
+  // As MakeKnown, but always asks the registrar.
   Future<Unit> Find(const std::string& worker) PSD_EXCLUDES(mutex_);
 
  private:
   struct Question {
     Future<World> world;
-    bool is_new = false;  // asked by this call, not shared with an earlier one
+    bool is_new = false;  // whether this call asked it; otherwise it is shared with an earlier call
   };
   // Calls that ask at the same time share one question.
   Question Ask(const std::string& registrar) PSD_EXCLUDES(mutex_);
-  // `again`: the answer to a shared question, which may be older than this search, did not name
-  // the worker.
+  // `again` is true if the answer to a shared question, which may be older than this search, did
+  // not name the worker.
   void AskAndFind(const std::string& worker, bool again, const Promise<Unit>& found)
       PSD_EXCLUDES(mutex_);
   void FindIn(const World& world, const std::string& worker, bool may_be_old,
@@ -52,7 +53,7 @@ class PeerDirectory {
   std::optional<Future<World>> asking_ PSD_GUARDED_BY(mutex_);
   // Workers whose addresses the registrar gave.
   absl::flat_hash_set<std::string> found_ PSD_GUARDED_BY(mutex_);
-  // Workers that are searched again in the background.
+  // Workers that are being looked for again in the background.
   absl::flat_hash_set<std::string> searching_ PSD_GUARDED_BY(mutex_);
 };
 

@@ -127,7 +127,7 @@ class RegistrarClient::State : public std::enable_shared_from_this<State> {
   // The code of the last failed attempt. Of further failures with the same code, every kSayEvery-th
   // is logged.
   absl::StatusCode last_failure_ PSD_GUARDED_BY(mutex_) = absl::StatusCode::kOk;
-  int failures_ PSD_GUARDED_BY(mutex_) = 0;  // with that code
+  int failures_ PSD_GUARDED_BY(mutex_) = 0;  // the number of failures in a row with that code
 };
 
 Future<Membership> RegistrarClient::State::Join(const JoinOptions& options,
@@ -173,8 +173,8 @@ void RegistrarClient::State::Joined(const Membership& membership, const Session&
     wanted_ = true;
     delay_ = kFirstDelay;
     registrar = options_.registrar;
-    // The notice of the loss may have come before this answer. A try that is under way looks
-    // itself.
+    // The notice of the loss may have come before this answer. An attempt that is under way checks
+    // this itself.
     try_again = JoinedInVain() && !std::exchange(trying_, true);
   }
   logger_.Log(

@@ -1,6 +1,7 @@
 #pragma once
 
-// Client side of the registrar: joins the job, asks for the world, and meets others at barriers.
+// Client side of the registrar: joins the job, asks for its list of workers, and meets others at
+// barriers.
 
 #include <cstdint>
 #include <map>
@@ -52,13 +53,13 @@ struct WorldMember {
 struct World {
   std::vector<WorldMember> members;  // sorted by rank
   uint32_t group_size = 0;           // 0 if not declared
-  // The owners that are not there: those that the registrar's configuration names and that have not
+  // The owners that are absent: those that the registrar's configuration names and that have not
   // joined, and those that joined and were lost.
   std::vector<std::string> absent_owners;
 };
 
-// Asks `registrar` for the world. Workers that have not joined may ask too. Requires: `agent` can
-// reach the registrar.
+// Asks `registrar` for the list of workers. Workers that have not joined may ask too. Requires:
+// `agent` can reach the registrar.
 Future<World> AskWorld(rpc::RpcAgent& agent, const std::string& registrar,
                        const rpc::CallOptions& call);
 
@@ -70,7 +71,7 @@ class RegistrarClient {
   // Must be created before the agent starts. `agent`, `timers` and `logger` must outlive the last
   // call of the client, but not the client itself.
   RegistrarClient(rpc::RpcAgent& agent, TimerQueue& timers, Logger& logger);
-  // Callbacks that come later do nothing.
+  // Callbacks that come after this do nothing.
   ~RegistrarClient();
   RegistrarClient(const RegistrarClient&) = delete;
   RegistrarClient& operator=(const RegistrarClient&) = delete;
@@ -88,10 +89,9 @@ class RegistrarClient {
   Future<World> GetWorld(const rpc::CallOptions& call);
 
   // Ready when every worker of `members`, this one included, has called the barrier `name`. If
-  // `members` is empty, they are the declared group of trainers.
-  // Errors: UNAVAILABLE or ABORTED naming a member that left or was restarted meanwhile; NOT_FOUND
-  // for one that never joined; FAILED_PRECONDITION before Join; DEADLINE_EXCEEDED naming those that
-  // were missing.
+  // `members` is empty, the declared group of trainers takes part. Errors: UNAVAILABLE or ABORTED
+  // naming a member that left or was restarted meanwhile; NOT_FOUND for a member that never joined;
+  // FAILED_PRECONDITION before Join; DEADLINE_EXCEEDED naming the missing members.
   Future<Unit> Barrier(const std::string& name, const std::vector<std::string>& members,
                        const rpc::CallOptions& call);
 
@@ -102,7 +102,7 @@ class RegistrarClient {
                                                         const std::vector<std::string>& members,
                                                         const rpc::CallOptions& call);
 
-  // Stops joining again. Must be called before the agent shuts down.
+  // Stops trying to join. Must be called before the agent shuts down.
   void Stop();
 
  private:
