@@ -13,7 +13,7 @@
 namespace psd::server {
 namespace {
 
-// A flag that is no field of the configuration.
+// A flag that is not a field of the configuration.
 struct RunFlag {
   absl::string_view name;
   absl::string_view value;  // its value in the help text; empty for a flag that is true or false
@@ -73,7 +73,7 @@ bool IsKnown(absl::string_view name) {
   return FindRunFlag(name) != nullptr || FindConfigField(name) != nullptr;
 }
 
-// True for flags that may stand without a value.
+// Returns true for flags that may be given without a value.
 bool IsSwitch(absl::string_view name) {
   const RunFlag* flag = FindRunFlag(name);
   if (flag != nullptr) return flag->value.empty();

@@ -20,7 +20,7 @@ struct CommandLine {
   std::string config_path;
   std::string address_file;
   int ready_fd = -1;
-  // The fields of the configuration as they were given: name and text.
+  // The fields of the configuration as they were given: pairs of name and text.
   std::vector<std::pair<std::string, std::string>> fields;
 };
 

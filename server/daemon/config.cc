@@ -363,7 +363,8 @@ absl::StatusOr<DaemonConfig> ConfigBuilder::Build() const {
 std::string FormatConfig(const DaemonConfig& config) {
   std::string text;
   for (const ConfigField& field : kFields) {
-    // Quoted, because some names and addresses mean something else in YAML: [::]:1, null, -.
+    // The value is quoted, because some names and addresses mean something else in YAML: [::]:1,
+    // null, -.
     const bool is_text = absl::StrContains(field.type, "host") ||
                          absl::StrContains(field.type, "name") || field.type == "folder";
     const absl::string_view quote = is_text ? "'" : "";

@@ -28,9 +28,10 @@ struct DaemonConfig {
   std::string registrar_address;
   bool registrar_only = false;
   std::vector<std::string> owners;  // of the job; empty: every worker that joins as an owner
-  size_t memory_budget_bytes = 0;   // 0: a daemon takes most of what it may (memory_limit.h)
+  // 0: most of the memory that the daemon may use (memory_limit.h)
+  size_t memory_budget_bytes = 0;
   int daemons_on_host = 1;
-  std::string checkpoint_root;  // empty: none
+  std::string checkpoint_root;  // if empty, this owner writes no files
   int threads = 4;
   int max_queued_functions = 10'000;
   absl::Duration lease = absl::Seconds(10);
@@ -48,7 +49,7 @@ struct ConfigField {
   absl::string_view type;   // "size"
   absl::string_view range;  // "1 to 1024"; for messages and documentation
   absl::string_view help;
-  // Errors: INVALID_ARGUMENT with a text to be put behind "name: ".
+  // Sets the field from `text`. Errors: INVALID_ARGUMENT with a text to be put behind "name: ".
   absl::Status (*parse)(absl::string_view text, DaemonConfig& config);
   // Returns the value as text that `parse` accepts.
   std::string (*print)(const DaemonConfig& config);
@@ -87,7 +88,7 @@ class ConfigBuilder {
   void CheckRoot(std::vector<std::string>* problems) const;
 
   DaemonConfig config_;
-  std::map<std::string, std::string> places_;  // for each field that is set: where, at last
+  std::map<std::string, std::string> places_;  // the place where each field was set last
   std::vector<std::string> problems_;
 };
 

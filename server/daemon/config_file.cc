@@ -77,7 +77,7 @@ class FieldReader : public YAML::EventHandler {
     return false;
   }
 
-  // Handles the start of a list or a mapping, which may not stand in place of a single value.
+  // Handles the start of a list or a mapping, which is not allowed in place of a single value.
   void Open(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
             absl::string_view what) {
     CheckPlain(mark, tag, anchor);

@@ -33,7 +33,7 @@ namespace {
 // The interval at which the daemon checks how much freed memory malloc keeps.
 constexpr absl::Duration kTrimPeriod = absl::Seconds(1);
 
-// The time that a stop may take after drain_timeout. Then nothing is left to wait for.
+// The time that a stop may take after drain_timeout, when there is nothing left to wait for.
 constexpr absl::Duration kStopGrace = absl::Seconds(10);
 
 constexpr char kDevName[] = "owner0";

@@ -16,7 +16,7 @@
 namespace psd::server {
 namespace {
 
-// No code in this file may allocate memory: there may be none.
+// No code in this file may allocate memory, because there may be none.
 
 int exit_code_when_exhausted = 1;
 std::terminate_handler otherwise = nullptr;
@@ -51,7 +51,7 @@ void OnTerminate() {
 }
 
 // Libraries that take memory from the system themselves abort when it is refused (Abseil does).
-// Returns for other causes; the process aborts then.
+// This function returns for other causes, and the process then aborts.
 void OnAbort(int /*signal*/) {
   constexpr size_t kBytes = size_t{1} << 20;
   if (mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) ==
@@ -69,9 +69,9 @@ void ExitWhenExhausted(int exit_code) {
 
 }  // namespace psd::server
 
-// The library's operator, except that it notes the size of a refused request, which std::bad_alloc
-// does not tell. It is weak, so that a program with an operator of its own keeps that one.
-// Sanitizers bring theirs.
+// Works like the library's operator, but notes the size of a refused request, which std::bad_alloc
+// does not contain. It is weak, so that a program with its own operator keeps that one. Sanitizers
+// bring theirs.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 __attribute__((weak)) void* operator new(size_t size) {
   while (true) {
@@ -86,6 +86,6 @@ __attribute__((weak)) void operator delete(void* memory) noexcept {
   std::free(memory);
 }
 __attribute__((weak)) void operator delete(void* memory, size_t /*size*/) noexcept {
-  ::operator delete(memory);  // which may be the program's own
+  ::operator delete(memory);  // it may be the program's own
 }
 #endif

@@ -9,9 +9,9 @@
 namespace psd::server {
 namespace {
 
-// The size from which malloc maps blocks, which it returns to the system when they are freed. It is
-// the most that glibc accepts for M_MMAP_THRESHOLD, so that message buffers, which have megabytes,
-// are reused.
+// Blocks of at least this size are mapped by malloc, which returns them to the system when they are
+// freed. It is the most that glibc accepts for M_MMAP_THRESHOLD, so that message buffers, which
+// have megabytes, are reused.
 constexpr size_t kMaxMapBytes = size_t{32} << 20;
 constexpr size_t kMaxKeptBytes = size_t{512} << 20;
 constexpr size_t kMostHeaps = 64;
@@ -35,8 +35,8 @@ bool TrimRule::ShouldTrim(const HeapSize& now) {
 
 BoundedMalloc::BoundedMalloc(size_t kept_bytes) : rule_(kept_bytes) {
   const size_t kept = std::min(kMaxKeptBytes, kept_bytes);
-  // Each heap of malloc keeps what its threads have freed until the next trim, and threads of
-  // another heap cannot use it. One for every GiB of the budget.
+  // There is one heap for every GiB of the budget. Each heap of malloc keeps what its threads have
+  // freed until the next trim, and threads of another heap cannot use it.
   mallopt(M_ARENA_MAX, static_cast<int>(std::clamp<size_t>(kept_bytes >> 25, 1, kMostHeaps)));
   mallopt(M_TRIM_THRESHOLD, static_cast<int>(kept));
   mallopt(M_MMAP_THRESHOLD, static_cast<int>(std::min(kMaxMapBytes, kept)));

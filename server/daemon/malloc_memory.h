@@ -8,13 +8,14 @@
 namespace psd::server {
 
 struct HeapSize {
-  size_t free_bytes = 0;      // that malloc could hand out; trimmed memory counts, without pages
+  // Free bytes inside malloc; includes trimmed memory, which has no pages.
+  size_t free_bytes = 0;
   size_t resident_bytes = 0;  // of the whole process
 };
 
-// Decides when to trim malloc: when `worth_bytes` more are free than at the lowest point since the
-// last trim, or resident while that many are free. (Free memory that was used and freed again since
-// the trim shows only as resident.) Thread-compatible.
+// Decides when to trim malloc: when more than `worth_bytes` are free and either the free bytes or
+// the resident bytes have grown by as much since their lowest point after the last trim. (Free
+// memory that was used and freed again since the trim shows only as resident.) Thread-compatible.
 class TrimRule {
  public:
   explicit TrimRule(size_t worth_bytes) : worth_bytes_(worth_bytes) {}

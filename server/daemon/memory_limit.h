@@ -19,7 +19,7 @@ struct MemoryLimit {
 MemoryLimit FindMemoryLimit(const std::string& root = "");
 
 // Returns 80 % of a daemon's share of `limit`, which is divided by `daemons_on_host` (at least 1).
-// Of a share below 320 MiB it leaves 64 MiB for the program itself, and at most half.
+// If the share is below 320 MiB, leaves 64 MiB of it for the program itself, but at most half.
 size_t DefaultMemoryBudget(const MemoryLimit& limit, int daemons_on_host);
 
 }  // namespace psd::server

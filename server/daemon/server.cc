@@ -131,7 +131,7 @@ Server::~Server() {
 
 absl::StatusOr<std::string> Server::Start() {
   PSD_ASSIGN_OR_RETURN(std::string address, runtime_->Start());
-  // A registrar without values is no member of the job, so that it is not taken for an owner.
+  // A registrar without values does not join the job, so that it is not taken for an owner.
   if (config_.registrar_only) return address;
   rpc::JoinOptions join;
   join.registrar = runtime_->options().registrar;

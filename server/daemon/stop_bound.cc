@@ -26,7 +26,7 @@ void OnLate(int /*signal*/) {
       "most likely a registered function does not return, or gRPC waits for a thread that the "
       "system has refused it; %s\n",
       bound_text, limits);
-  // Whether or not anybody reads it.
+  // The result is ignored: the process ends whether or not anybody reads the text.
   [[maybe_unused]] const ssize_t written =
       write(STDERR_FILENO, text, std::min(static_cast<size_t>(length), sizeof(text) - 1));
   std::_Exit(exit_code_when_late);

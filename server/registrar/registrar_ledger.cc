@@ -51,7 +51,8 @@ size_t RegistrarLedger::Trainers() const {
 absl::Status RegistrarLedger::CheckGroup(const Member* known, Role role,
                                          uint32_t group_size) const {
   if (role == Role::kOwner) return absl::OkStatus();
-  // If there is no other trainer, this one may declare another size: it has come back.
+  // If there is no other trainer, this one may declare another size: it is a trainer that came
+  // back.
   const bool was_trainer = known != nullptr && known->role == Role::kTrainer;
   const size_t others = Trainers() - (was_trainer ? 1 : 0);
   if (others == 0) return absl::OkStatus();

@@ -1,7 +1,7 @@
 #pragma once
 
 // The members of a job with their incarnations and ranks, and the barriers between them. Pure: no
-// clock, no threads, no messages. It is told events and returns the answers to be sent.
+// clock, threads or messages. Its functions take events and return the answers to be sent.
 
 #include <cstdint>
 #include <deque>
@@ -29,7 +29,7 @@ enum class Departure {
 struct Member {
   std::string name;
   Incarnation incarnation = 0;
-  uint64_t epoch = 0;  // of the session here in which it joined last
+  uint64_t epoch = 0;  // the latest session here in which it joined
   uint32_t rank = 0;
   Role role = Role::kOwner;
   std::string address;  // empty if it does not listen
@@ -58,7 +58,7 @@ class RegistrarLedger {
   // The most members, waiting barrier calls, and bytes of the names and sets of barriers.
   static constexpr size_t kMaxMembers = 65'536;
   static constexpr size_t kMaxWaiting = 262'144;
-  // At most so many lost owners are listed: those that were lost first.
+  // The most lost owners that are listed; these are the ones that were lost first.
   static constexpr size_t kMaxLostOwners = 4'096;
   static constexpr size_t kMaxKeyBytes = size_t{64} << 20;
 
@@ -66,7 +66,7 @@ class RegistrarLedger {
     uint32_t rank = 0;
     uint32_t world_size = 0;
     bool new_member = false;  // false if it had joined before
-    bool was_lost = false;    // an owner that was missed until now
+    bool was_lost = false;    // it is an owner that was listed as lost until now
     Answers answers;  // calls that fail because an earlier incarnation or session was replaced
   };
   // Adds a member. `epoch` is that of the member's session here; it stays a member as long as the
@@ -138,13 +138,13 @@ class RegistrarLedger {
   size_t Trainers() const;
   // Returns the barrier with that key, and makes it if there is none. Errors: RESOURCE_EXHAUSTED.
   absl::StatusOr<Barriers::iterator> FindOrAdd(BarrierKey key);
-  // Returns the barrier behind the erased one.
+  // Removes the barrier and returns the next one.
   Barriers::iterator Erase(Barriers::iterator barrier);
   // Removes one call of each member and answers them, if all are there.
   Answers CompleteIfAll(Barriers::iterator barrier);
-  // Every barrier that cannot complete without `gone` fails.
+  // Fails every barrier that cannot complete without `gone`.
   Answers FailBarriersOf(const Member& gone, const absl::Status& status);
-  // The calls of a member that wait and came in sessions before `epoch` fail.
+  // Fails the waiting calls of a member that came in sessions before `epoch`.
   Answers FailCallsBefore(uint64_t epoch, const std::string& name);
 
   std::map<std::string, Member> members_;  // by name
@@ -153,7 +153,7 @@ class RegistrarLedger {
   uint32_t group_size_ = 0;
   NameFence names_{2 * kMaxMembers};
   Barriers barriers_;
-  size_t key_bytes_ = 0;  // of barriers_
+  size_t key_bytes_ = 0;  // total of barriers_
   std::map<Ticket, WaitingCall> waiting_;
 };
 

@@ -201,7 +201,7 @@ void RegistrarService::ServeBarrier(const CallPtr& call) {
       access_.Authorize(rpc::AskerOf(*call), rpc::Right::kJoin, request->name());
   if (!allowed.ok()) return call->Reply(allowed);
   std::vector<Buffer> given = std::move(call->payload().buffers);
-  call->ForgetMessage();  // a parked call holds nothing of it
+  call->ForgetMessage();  // a parked call needs nothing of its message
   absl::StatusOr<size_t> bytes = CheckSizes(*request, given);
   if (!bytes.ok()) return call->Reply(bytes.status());
   const absl::Status charged = call->Charge(KeptBytes(*request));
@@ -291,7 +291,8 @@ void RegistrarService::Drain() {
   {
     MutexLock lock(mutex_);
     draining_ = true;
-    // A call that cannot be withdrawn has been answered by the ledger, and is about to be told.
+    // A call that cannot be withdrawn was answered by the ledger, and its answer is about to be
+    // sent.
     for (const auto& [ticket, parked] : parked_) {
       if (ledger_.Withdraw(ticket))
         answers.push_back({ticket, rpc::DrainingError(self_, kBarrierCall)});

@@ -22,8 +22,8 @@
 namespace psd::server {
 
 // Thread-safe. A barrier holds no thread: its calls are parked until they are answered. When the
-// agent begins to drain, all parked calls are answered, because the rest of their barriers does not
-// come any more.
+// agent begins to drain, all parked calls are answered, because the missing calls of their barriers
+// no longer come.
 class RegistrarService {
  public:
   // Registers the methods, and callbacks for ended sessions and for draining. Requires: `agent` has
@@ -57,7 +57,7 @@ class RegistrarService {
   void Arm(RegistrarLedger::Ticket ticket, absl::Duration timeout) PSD_EXCLUDES(mutex_);
   void Expire(RegistrarLedger::Ticket ticket, absl::Duration timeout) PSD_EXCLUDES(mutex_);
   void GiveUp(RegistrarLedger::Ticket ticket) PSD_EXCLUDES(mutex_);
-  // The result has no call if the ticket no longer waits.
+  // Returns a value without a call if the ticket no longer waits.
   Parked TakeParked(RegistrarLedger::Ticket ticket) PSD_EXCLUDES(mutex_);
   // Sends `answers` to the parked calls.
   void Deliver(const RegistrarLedger::Answers& answers) PSD_EXCLUDES(mutex_);

@@ -16,7 +16,7 @@ namespace psd::server {
 namespace {
 
 // The memory of a session without its calls, and of a context. Answers of the service are a few
-// numbers, or an error with the names of a request, so a call is a call between workers.
+// numbers, or an error with the names of a request, so a call takes as much as one between workers.
 constexpr size_t kSessionBytes = 2048;
 constexpr size_t kContextBytes = 2048;
 
@@ -36,7 +36,7 @@ absl::Status Ending(GatewaySessions::SessionId id) {
                     "repeat this until it is ABORTED, then open a new session");
 }
 
-// The sessions have no links: every answer goes to whoever asked.
+// The sessions have no links: each answer goes to the client that asked.
 constexpr rpc::LinkId kNoLink = 0;
 
 struct KeptAnswer : rpc::Opaque {
@@ -118,7 +118,8 @@ std::optional<GatewaySessions::Ended> GatewaySessions::Close(SessionId id) {
   for (const auto& [context, charge] : session.contexts) ended.contexts.push_back(context);
   session.contexts.clear();
   session.ending = true;
-  rpc::Actions cancelled;  // BeginApply refuses these calls, and the caller stops what waits
+  // BeginApply refuses these calls, and the caller of Close stops those that wait
+  rpc::Actions cancelled;
   session.calls->End(cancelled);
   if (session.calls->running() == 0) Remove(it);
   return ended;
@@ -153,7 +154,7 @@ absl::StatusOr<GatewaySessions::Start> GatewaySessions::Begin(
   meta.epoch = id;
   meta.ack.watermark = mutation.acknowledged;
   meta.fingerprint = mutation.fingerprint;
-  rpc::Actions actions;  // what they drop is destroyed here
+  rpc::Actions actions;  // dropped objects are destroyed here
   calls.OnAck(meta.ack, actions);
   for (const rpc::Action& each : actions)
     session.given_up |= std::holds_alternative<rpc::CancelWorkAction>(each);
@@ -185,8 +186,8 @@ absl::StatusOr<GatewaySessions::Start> GatewaySessions::Begin(
           "give every new request a number of its own, and repeat a request as it was");
     case rpc::RequestVerdict::kNoMemory:
       return calls.refusal();
-    case rpc::RequestVerdict::kTooMany:    // only of reads
-    case rpc::RequestVerdict::kViolation:  // only of acknowledgements with gaps
+    case rpc::RequestVerdict::kTooMany:    // only reads get this verdict
+    case rpc::RequestVerdict::kViolation:  // only acknowledgements with gaps get this verdict
       break;
   }
   return absl::InternalError(absl::StrCat("sequence ", sequence, " breaks the rules of session ",
@@ -220,7 +221,7 @@ void GatewaySessions::Finish(SessionId id, uint64_t sequence, RememberedAnswer a
   size_t bytes = answer.reply.size() + answer.status.message().size();
   answer.status.ForEachPayload(
       [&bytes](absl::string_view, const absl::Cord& detail) { bytes += detail.size(); });
-  rpc::Actions actions;  // what they drop is destroyed here
+  rpc::Actions actions;  // dropped objects are destroyed here
   it->second.calls->OnReply(sequence, std::make_shared<KeptAnswer>(std::move(answer)), bytes,
                             /*gives=*/false, actions);
   if (it->second.ending && it->second.calls->running() == 0) Remove(it);

@@ -1,9 +1,9 @@
 #pragma once
 
-// Sessions of the clients of the unary service: their leases, calls and contexts. The calls of each
-// are kept by the callee's half of a session between workers (rpc::CalleeSession), with the
-// sequence numbers and acknowledgements of the client. Pure: the time comes in as an argument, and
-// the contexts to release are returned.
+// Sessions of the clients of the unary service: their leases, calls and contexts. Each has an
+// rpc::CalleeSession, as a session between workers has, which keeps the calls with the client's
+// sequence numbers and acknowledgements. Pure: the time comes in as an argument, and the contexts
+// to release are returned.
 
 #include <cstdint>
 #include <map>
@@ -46,10 +46,10 @@ struct RememberedAnswer {
 };
 
 // Thread-compatible. Guarantees: A sequence number runs at most once in a session. An answer is
-// kept until it is acknowledged. A sequence number that comes again with another request is
-// refused. Each context is returned exactly once for release. No caller is told ABORTED (the
-// session has ended) while a call of the session still runs, so after that error nothing more of
-// the session is applied.
+// kept until it is acknowledged. A different request with a known sequence number is refused. Each
+// context is returned exactly once for release. No caller is told ABORTED (the session has ended)
+// while a call of the session still runs, so after that error nothing more of the session is
+// applied.
 class GatewaySessions {
  public:
   using SessionId = uint64_t;
@@ -57,17 +57,18 @@ class GatewaySessions {
   using Lives = std::map<std::string, GlobalId>;
   using ContextId = uint64_t;
 
-  // The number of unacknowledged calls that a session may have even if other sessions use all
-  // memory.
+  // The number of unacknowledged calls that a session may always have, even if other sessions use
+  // all memory.
   static constexpr size_t kOwnCalls = 4;
 
   explicit GatewaySessions(const GatewayOptions& options);
   GatewaySessions(const GatewaySessions&) = delete;
   GatewaySessions& operator=(const GatewaySessions&) = delete;
 
-  // `id`: random, never used before. `peer`: the client's end of its connection,
+  // `id` is random and was never used before. `peer` is the client's end of its connection,
   // "ipv4:10.0.0.5:41234". Errors: INVALID_ARGUMENT for a bad client name; RESOURCE_EXHAUSTED when
-  // there are too many, or too many of that connection or host, or no memory for one.
+  // there are too many sessions, or too many of that connection or host, or no memory for another
+  // one.
   absl::Status Open(SessionId id, const std::string& client, const std::string& peer,
                     absl::Time now);
   // Renews the lease. Errors: ABORTED if there is no such session; UNAVAILABLE while it ends.
@@ -97,20 +98,21 @@ class GatewaySessions {
     // A hash of the method and the request, equal in all repetitions of one request.
     uint64_t fingerprint = 0;
   };
-  // Begins a mutating call. If the result says that the call is to run, Finish must follow. Calls
-  // that `acknowledged` covers are given up if they run and have not begun to apply. `admit`
-  // decides whether a call that is no repetition may run. Errors: ABORTED (no such session);
+  // Begins a mutating call. If the result says that the call is to run, Finish must follow. Running
+  // calls that `acknowledged` covers are given up, unless they have begun to apply. `admit` decides
+  // whether a call that is not a repetition may run. Errors: ABORTED (no such session);
   // INVALID_ARGUMENT (sequence 0; acknowledged already; used by another request); UNAVAILABLE (the
   // same call is running: ask again; the session ends); RESOURCE_EXHAUSTED (too many answers are
-  // not acknowledged, or there is no memory to remember one more: nothing has changed); those of
+  // not acknowledged, or there is no memory to remember another one: nothing has changed); those of
   // `admit`.
   absl::StatusOr<Start> Begin(SessionId id, const Mutation& mutation, absl::Time now,
                               absl::FunctionRef<absl::Status()> admit);
-  // Whether calls have been given up since this was last asked. Those that wait must be told.
+  // Returns whether calls have been given up since the last call of this function. Waiting calls
+  // must then be told.
   bool TakeGivenUp(SessionId id);
   void Finish(SessionId id, uint64_t sequence, RememberedAnswer answer);
-  // Returns the answer to a call of the session that has ended with `status`. ABORTED lets the
-  // caller start over, so it becomes UNAVAILABLE while another call of an ending session runs.
+  // Returns the answer to a call of the session that has ended with `status`. ABORTED would let the
+  // client start over, so it becomes UNAVAILABLE while another call of an ending session runs.
   absl::Status AnswerOf(SessionId id, const absl::Status& status) const;
   // To be called before a running call takes effect. Returns false if it must not, because its
   // session has ended or its client has given it up.
@@ -127,14 +129,16 @@ class GatewaySessions {
   // Returns false if the session does not hold the context.
   bool RemoveContext(SessionId id, ContextId context);
 
-  // The session has created or joined a named optimizer in this life (optimizer_life.h).
-  // Errors: ABORTED (no such session); RESOURCE_EXHAUSTED (ForgetLives makes room).
+  // Records that the session has created or joined a named optimizer in this life
+  // (optimizer_life.h). Errors: ABORTED (no such session); RESOURCE_EXHAUSTED (ForgetLives makes
+  // room).
   absl::Status JoinLife(SessionId id, const std::string& optimizer, GlobalId life);
   Lives LivesOf(SessionId id) const;
-  // These lives have ended. What the session has joined since then under their names stays.
+  // Forgets lives that have ended. Lives that the session has joined since then under the same
+  // names stay.
   void ForgetLives(SessionId id, const Lives& ended);
-  // The life that the session's steps of the optimizer are for. None if it has not joined one; an
-  // id that no life has if it may have joined one that was forgotten.
+  // Returns the life of the optimizer for the session's steps: no id if the session has not joined
+  // one; an id that no life has if it may have joined one that was forgotten.
   GlobalId LifeOf(SessionId id, const std::string& optimizer) const;
 
   struct Info {
@@ -150,7 +154,7 @@ class GatewaySessions {
  private:
   struct Session {
     std::unique_ptr<rpc::CalleeSession> calls;  // with the lease
-    bool ending = false;                        // it is removed when no call of it runs
+    bool ending = false;                        // to be removed when no call of it runs
     bool given_up = false;                      // see TakeGivenUp
     absl::flat_hash_map<ContextId, MemoryCharge> contexts;
     Lives lives;
@@ -158,8 +162,8 @@ class GatewaySessions {
   };
   using SessionMap = absl::flat_hash_map<SessionId, Session>;
 
-  // For a session with its first calls, or for one context more of `session`. Null where nothing is
-  // charged.
+  // Charges a new session with its first calls, or one more context of a session. Null if nothing
+  // is charged.
   absl::StatusOr<MemoryCharge> ChargeSession() const;
   absl::StatusOr<MemoryCharge> ChargeContext(const Session& session) const;
   // Checks that there is room for a call which was not seen before. Errors: RESOURCE_EXHAUSTED.
@@ -168,7 +172,7 @@ class GatewaySessions {
   void Remove(SessionMap::iterator session);
 
   const GatewayOptions options_;
-  const rpc::SessionOptions rules_;  // of all sessions, which refer to it
+  const rpc::SessionOptions rules_;  // shared by all sessions, which refer to it
   SessionMap sessions_;
   TableShares shares_;  // of sessions_
 };

@@ -1,7 +1,7 @@
 #pragma once
 
-// The service grpc.health.v1.Health on the carrier's completion queue, which tells whether this
-// server takes calls.
+// The service grpc.health.v1.Health on the carrier's completion queue. It says whether this server
+// accepts calls.
 
 #include <grpcpp/server_builder.h>
 

@@ -54,10 +54,11 @@ class HealthWatches {
   // long.
   Step Begin(Watch watch, const std::string& service,
              const grpc::Status& refused = grpc::Status::OK);
-  // The watch's write or finish is over. If `ok` is false, nothing more can be written.
+  // To be called when the watch's write or finish is over. If `ok` is false, nothing more can be
+  // written.
   Step Completed(Watch watch, bool ok);
-  // gRPC has ended the call: the client has cancelled or gone, or the finish is sent. May be called
-  // before Begin, on another thread.
+  // To be called when gRPC has ended the call: the client has cancelled or gone, or the finish is
+  // sent. May be called before Begin, on another thread.
   Step Done(Watch watch);
   // Finishes all watches, including those that begin later.
   Steps Stop();

@@ -1,7 +1,7 @@
 #pragma once
 
-// Messages as the bytes that gRPC's raw methods take and give. A method takes bytes so that a
-// request is weighed before it is parsed: a few of them may take many times as many in memory.
+// Messages as the bytes that gRPC's raw methods take and give. Methods take bytes so that the
+// memory of a request is estimated before it is parsed: a few bytes may become many in memory.
 
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/proto_buffer_reader.h>
@@ -31,8 +31,8 @@ grpc::Status ParseBytes(grpc::ByteBuffer& bytes, Message& message) {
   return {grpc::StatusCode::INVALID_ARGUMENT, "the request cannot be parsed"};
 }
 
-// For the requests of services that need little. Errors: INVALID_ARGUMENT if a request would take
-// more than 4 MiB of memory.
+// For the requests of services that need little memory. Errors: INVALID_ARGUMENT if a request would
+// take more than 4 MiB of memory.
 inline grpc::Status CheckSmall(size_t bytes) {
   constexpr size_t kMost = size_t{4} << 20;
   if (bytes <= kMost) return grpc::Status::OK;
@@ -40,7 +40,8 @@ inline grpc::Status CheckSmall(size_t bytes) {
           absl::StrCat("the request would take ", bytes, " bytes of memory, at most ", kMost)};
 }
 
-// Parses such a request, and clears its bytes. Errors: those of CheckSmall and ParseBytes.
+// Parses a request that passes CheckSmall, and clears its bytes. Errors: those of CheckSmall and
+// ParseBytes.
 template <typename Message>
 grpc::Status ParseSmall(grpc::ByteBuffer& bytes, Message& message) {
   const grpc::Status small = CheckSmall(MemoryOf<Message>(bytes));

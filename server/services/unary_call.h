@@ -21,11 +21,12 @@
 
 namespace psd::server {
 
-// One call, as its handler sees it.
+// One call as its handler sees it.
 class UnaryCall {
  public:
   grpc::ServerContext& context() { return context_; }
-  // Returns the address of the client: "ipv4:10.0.0.5:41234". The first call of it takes a lock.
+  // Returns the address of the client: "ipv4:10.0.0.5:41234". The first call of this function takes
+  // a lock.
   const std::string& peer() {
     if (peer_.empty()) peer_ = context_.peer();
     return peer_;
@@ -34,7 +35,7 @@ class UnaryCall {
   // request and its reply may not be used afterwards.
   virtual void Finish(const grpc::Status& status) = 0;
 
-  // Keeps `charge` until the call is gone. Before Finish.
+  // Keeps `charge` until the call is gone. To be called before Finish.
   void Hold(MemoryCharge charge) { held_.push_back(std::move(charge)); }
 
  protected:
@@ -49,14 +50,14 @@ class UnaryCall {
 // One method and the function that serves it.
 template <typename Request, typename Reply>
 struct UnaryMethod {
-  // Requests the next call from the service: calls the generated RequestX, of a raw method, with
+  // Requests the next call from the service: calls the generated RequestX of a raw method with
   // these arguments.
   using Ask = std::function<void(grpc::ServerContext*, grpc::ByteBuffer*,
                                  grpc::ServerAsyncResponseWriter<grpc::ByteBuffer>*,
                                  grpc::CompletionQueue*, grpc::ServerCompletionQueue*, void* tag)>;
   Ask ask;
-  // Asked before a request is parsed, with the bytes that it takes before and after that. An error
-  // is the call's answer.
+  // Called before a request is parsed, with the bytes that it takes before and after parsing. An
+  // error is the call's answer.
   std::function<grpc::Status(UnaryCall& call, size_t bytes)> charge;
   // Serves one call. Runs on one of the carrier's threads, so it must not take long.
   std::function<void(UnaryCall& call, const Request& request, Reply& reply)> handle;

@@ -21,10 +21,11 @@ v1::DataType EncodeDataType(DType dtype);
 // Returns a tensor with memory of its own. Errors: INVALID_ARGUMENT if dtype, shape and bytes do
 // not match.
 absl::StatusOr<Tensor> DecodeTensor(const v1::TensorData& data);
-// Copies. Errors: RESOURCE_EXHAUSTED (a strided tensor needs memory to be made contiguous).
+// Copies the tensor into `data`. Errors: RESOURCE_EXHAUSTED (a strided tensor needs memory to be
+// made contiguous).
 absl::Status EncodeTensor(const Tensor& tensor, v1::TensorData& data);
 
-// Returns the part of an error that ToGrpcStatus sends: its texts have a bound.
+// Returns the error with its texts cut to the lengths that ToGrpcStatus sends.
 absl::Status ClipError(const absl::Status& status);
 
 // Returns a status with the same code and text. Details of the error go into the trailing metadata

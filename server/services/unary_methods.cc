@@ -32,8 +32,8 @@ rpc::CallOptions SelfCall() {
   return options;
 }
 
-// How long the other owners of an optimizer may take to say whether they have their parts. An owner
-// that takes longer counts as one that cannot be reached.
+// The time within which the other owners of an optimizer must say whether they have their parts. An
+// owner that takes longer counts as unreachable.
 rpc::CallOptions AskOwners() {
   rpc::CallOptions options;
   options.timeout = absl::Seconds(5);
@@ -67,8 +67,8 @@ absl::StatusOr<program::Program> CreationProgram(const v1::GetOrCreateParameterR
   return builder.Build({result});
 }
 
-// `client`: see UnaryService::ClientOf; a client that only reads has no name. A session is one
-// client's, so it needs no further number.
+// `client` is the result of UnaryService::ClientOf; a client that only reads has no name. A session
+// belongs to one client, so it needs no further number.
 rpc::Asker AskerOf(const rpc::PeerInfo& client) {
   return {rpc::kAnonymous, client};
 }
@@ -117,7 +117,8 @@ absl::Status UnaryService::PullInto(UnaryCall& call, const v1::PullRequest& requ
                                                               kMaxPullBytes)),
                       "pull fewer at a time");
   }
-  // The reply holds a copy of each, however often it is named, and the network another.
+  // The reply holds a copy of each value for each time that it is named, and the network another
+  // copy.
   PSD_RETURN_IF_ERROR(Charge(call, 2 * bytes));
   for (const store::PinnedVersion& version : pinned) {
     PSD_RETURN_IF_ERROR(EncodeTensor(version.tensor, *reply.add_tensors()));
@@ -209,11 +210,12 @@ void UnaryService::CreateOptimizer(const v1::GetOrCreateOptimizerRequest& reques
         if (!BeginApply(session, request.header().sequence())) return done(WhyCancelled(session));
         uses_.optimizers.Create(name(), request.name(), {{spec, parameters}}, {}, SelfCall())
             .OnReady([this, &request, session, done](const absl::StatusOr<rref::RRef>& created) {
-              // It was dropped while it was created. To a client, ABORTED would be the end of
-              // its session.
+              // The optimizer was dropped while it was created. A client would take ABORTED for the
+              // end of its session.
               if (absl::IsAborted(created.status())) return CreateOptimizer(request, done);
               if (!created.ok()) return done(created.status());
-              // The life of what was created: its name may be another optimizer's by now.
+              // Takes the life of what was created, because its name may belong to another
+              // optimizer by now.
               const auto life = uses_.optimizers.LifeHere(*created);
               if (!life.ok()) return done(life.status());
               done(JoinLife(session, request.name(), *life));

@@ -1,6 +1,6 @@
 #pragma once
 
-// The methods of the unary service, as its admission and its queues read them.
+// The methods of the unary service, as its admission and its queues see them.
 
 #include "core/rpc/declared_method.h"
 #include "core/rpc/rpc_agent.h"
@@ -22,7 +22,7 @@ inline constexpr rpc::MethodInfo kList{"List", rpc::MethodKind::kRead, rpc::Runs
 inline constexpr rpc::MethodInfo kPull{"Pull", rpc::MethodKind::kRead, rpc::RunsOn::kExecutor};
 inline constexpr rpc::MethodInfo kStatus{"Status", rpc::MethodKind::kRead, rpc::RunsOn::kExecutor};
 
-// The calls of these have sequence numbers.
+// The calls of the following methods have sequence numbers.
 inline constexpr rpc::MethodInfo kGetOrCreateParameter{
     "GetOrCreateParameter", rpc::MethodKind::kMutation, rpc::RunsOn::kUserQueue};
 inline constexpr rpc::MethodInfo kGetOrCreateOptimizer{

@@ -17,7 +17,7 @@
 namespace psd::server {
 namespace {
 
-// Requests and replies up to this are not charged: the executor's queue bounds them.
+// Requests and replies up to this size are not charged: the executor's queue bounds them.
 constexpr size_t kSmallBytes = size_t{4} << 10;
 
 // Returns the session that a request names, or 0. Callers pass 0 for `preferred`, so that the
@@ -129,7 +129,7 @@ void UnaryService::Mutate(UnaryCall& call, const rpc::MethodInfo& method,
   const GatewaySessions::Mutation mutation{header.sequence(), header.acknowledged(), method.name,
                                            RequestFingerprint(method.name, request, header)};
   const size_t bytes = request.ByteSizeLong();
-  call.peer();  // which locks gRPC's mutex, and not under this one
+  call.peer();  // takes a lock of gRPC, which must not happen under the lock below
   absl::StatusOr<GatewaySessions::Start> start;
   bool given_up = false;
   {

@@ -65,10 +65,10 @@ class UnaryService {
   void Register(grpc::ServerBuilder& builder) { builder.RegisterService(&service_); }
   // Starts to take calls, once the server runs.
   void Serve(carrier::ServiceHost& host);
-  // Waits at most `limit` until the mutations that run are answered. If some are not, what still
-  // waits for others is stopped, and every session ends. Otherwise the sessions stay, so that a
-  // client whose answer was lost still gets it. Requires: the worker's admission drains. What waits
-  // for other trainers is answered when the worker's agent begins to drain.
+  // Waits at most `limit` until the running mutations are answered. If some are not, those that
+  // still wait for others are stopped, and every session ends. Otherwise the sessions stay, so that
+  // a client whose answer was lost still gets it. Requires: the worker's admission drains. Calls
+  // that wait for other trainers are answered when the worker's agent begins to drain.
   void AwaitDrained(absl::Duration limit) PSD_EXCLUDES(mutex_);
 
  private:
@@ -111,20 +111,21 @@ class UnaryService {
   const std::string& name() const { return uses_.agent.self().name; }
   Incarnation incarnation() const { return uses_.agent.self().incarnation; }
 
-  // FlowId::space of the clients of this service, beside the sessions of workers.
+  // FlowId::space of the clients of this service. Sessions of workers have another one.
   static constexpr uint32_t kSessionFlows = rpc::kSessionFlows + 1;
   static constexpr uint32_t kHostFlows = rpc::kSessionFlows + 2;
   // Returns the id of a client's session for optimizers: that of a worker with a single session.
   static GlobalId MemberSession(GatewaySessions::SessionId session) { return {session, 1}; }
 
   // Returns how the method `info` is served: `ask` requests its calls, and `method` serves them on
-  // the executor. Calls that read are admitted here, and others when they are known to be new.
+  // the executor. Calls that read are admitted here, others when they are known to be new.
   template <typename Request, typename Reply>
   UnaryMethod<Request, Reply> Serving(const rpc::MethodInfo& info,
                                       typename UnaryMethod<Request, Reply>::Ask ask,
                                       void (UnaryService::*method)(UnaryCall&, const Request&,
                                                                    Reply&));
-  // `client`: see rpc::Arrival. It is in the request, which has been parsed.
+  // `client` is the caller in the sense of rpc::Arrival. It is in the request, which has been
+  // parsed.
   absl::Status Admit(UnaryCall& call, const rpc::MethodInfo& method, const rpc::PeerInfo& client,
                      size_t bytes) const;
   // Returns the name of the client and the session. The name is empty if no such session is open.
@@ -149,10 +150,10 @@ class UnaryService {
   void FinishMutation(UnaryCall& call, const MutationId& id,
                       const google::protobuf::MessageLite& reply, const absl::Status& status)
       PSD_EXCLUDES(mutex_);
-  // Returns false if mutations run when the time is over.
+  // Returns false if mutations still run after `limit`.
   bool AwaitAnswers(absl::Duration limit) PSD_EXCLUDES(mutex_);
-  // Stops what a session that ends has waiting, and releases what it held. What is being applied
-  // goes on, and the session is gone only when that has ended.
+  // Stops the waiting calls of a session that ends, and releases what it held. Calls that are being
+  // applied go on, and the session is gone only when they have ended.
   void Stop(const GatewaySessions::Ended& ended);
 
   // Charges `bytes` of the call's request or reply until the call is gone.
@@ -165,16 +166,18 @@ class UnaryService {
                                                                            uint64_t context) const
       PSD_EXCLUDES(mutex_);
   void CreateOptimizer(const v1::GetOrCreateOptimizerRequest& request, const Done& done);
-  // Whether a mutation may take effect (GatewaySessions::BeginApply), and why it may not.
+  // Checks whether a mutation may take effect (GatewaySessions::BeginApply). The error says why it
+  // may not.
   bool BeginApply(GatewaySessions::SessionId session, uint64_t sequence) PSD_EXCLUDES(mutex_);
   absl::Status WhyCancelled(GatewaySessions::SessionId session) const PSD_EXCLUDES(mutex_);
-  // GatewaySessions::JoinLife. If there is no room, forgets the session's lives that have ended.
+  // Calls GatewaySessions::JoinLife. If there is no room, forgets the session's lives that have
+  // ended.
   absl::Status JoinLife(GatewaySessions::SessionId session, const std::string& optimizer,
                         GlobalId life) PSD_EXCLUDES(mutex_);
   void StartStep(const v1::StepOptimizerRequest& request, v1::StepOptimizerReply* reply,
                  const Done& done);
 
-  // Ends leases; runs on the timer as long as there are sessions.
+  // Ends sessions whose lease has ended; runs on the timer as long as there are sessions.
   void ExpireSessions() PSD_EXCLUDES(mutex_);
   void ReleaseContexts(const std::vector<GatewaySessions::ContextId>& contexts);
 
@@ -183,7 +186,7 @@ class UnaryService {
   RawService service_;
   mutable Mutex mutex_;  // only the clock's mutex is locked under it
   GatewaySessions sessions_ PSD_GUARDED_BY(mutex_);
-  size_t mutations_ PSD_GUARDED_BY(mutex_) = 0;  // run, and are not answered yet
+  size_t mutations_ PSD_GUARDED_BY(mutex_) = 0;  // mutations that run and are not answered yet
   CondVar answered_;                             // `mutations_` is 0 again
   bool timer_armed_ PSD_GUARDED_BY(mutex_) = false;
 };
