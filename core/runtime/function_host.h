@@ -1,7 +1,7 @@
 #pragma once
 
-// What registered functions may use of the worker that runs them. It lies here because it joins
-// calls and values, which know nothing of each other.
+// The parts of a worker that its registered functions may use. This file is in core/runtime because
+// it joins calls and values, which do not include each other.
 
 #include <memory>
 #include <string>
@@ -27,10 +27,10 @@ class Runtime;
 class RuntimeFunctionHost : public services::FunctionHost,
                             public std::enable_shared_from_this<RuntimeFunctionHost> {
  public:
-  // The runtime must close the host before it is destroyed.
+  // The runtime must close the host before the runtime is destroyed.
   RuntimeFunctionHost(Runtime& runtime, rpc::PeerInfo self)
       : runtime_(runtime), self_(std::move(self)) {}
-  // Waits for requests that are being started, and refuses later ones.
+  // Refuses new requests, and waits for those that are being started.
   void Close() { gate_->Close(); }
 
   const rpc::PeerInfo& self() const override { return self_; }

@@ -53,8 +53,8 @@ absl::Status CheckAddresses(const RuntimeOptions& options) {
 }
 
 // The threads that gRPC starts by itself once there are connections: for timers, for names, for
-// callbacks and, per core, for events. It tells nobody when one is refused; the process would go on
-// without it and hang when it is to stop.
+// callbacks and, per core, for events. gRPC does not report it if one is refused; the process would
+// go on without it and hang when it stops.
 int NetworkThreads() {
   return 5 + std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 2, 32);
 }
@@ -81,8 +81,7 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(RuntimeOptions options)
 
 Runtime::Runtime(RuntimeOptions options) : options_(std::move(options)), ids_(NewIncarnation()) {}
 
-// Large steps run on as many of the threads of the executor as there are cores; one of them is the
-// step's own.
+// Large steps run on as many threads of the executor as there are cores, including the step's own.
 Helpers Runtime::StepHelpers() const {
   const int cores = static_cast<int>(std::thread::hardware_concurrency());  // 0 if unknown
   return {executor_.get(), std::min(options_.threads, cores) - 1};
@@ -93,12 +92,13 @@ absl::Status Runtime::Assemble() {
   pool.purpose = "functions and steps";
   pool.threads = options_.threads;
   pool.max_queue = options_.max_queued_functions;
-  // Without a limit the results of operators need not be charged.
+  // If there is no limit, the results of operators need not be charged.
   if (options_.memory->limit_bytes() != 0) pool.memory = options_.memory->transit();
   executor_ = std::make_shared<WorkThreads>(pool);
   PSD_RETURN_IF_ERROR(executor_->started());
   pool.purpose = "callbacks of futures";
-  pool.max_queue = std::numeric_limits<size_t>::max();  // one entry for each future of a user
+  // Each future of a user has at most one entry.
+  pool.max_queue = std::numeric_limits<size_t>::max();
   continuations_ = std::make_shared<ThreadPool>(pool);
   PSD_RETURN_IF_ERROR(continuations_->started());
   timers_ = std::make_shared<TimerQueue>(*options_.clock);

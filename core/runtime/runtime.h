@@ -1,7 +1,7 @@
 #pragma once
 
 // One worker, assembled from all layers. A daemon is a runtime plus services; a trainer is a
-// runtime plus the public face in client/.
+// runtime plus the public API in client/.
 
 #include <cstdint>
 #include <functional>
@@ -63,13 +63,13 @@ struct RuntimeOptions {
   // The address that others dial: "host:port", or "host" with the port that it listens on. Required
   // if `listen` is all interfaces (0.0.0.0). If it is empty, others dial the address listened on.
   std::string advertise;
-  // The number of threads that run functions, programs and creations. As many more run large steps
-  // and pulls.
+  // The number of threads that run functions, programs and creations. The same number of other
+  // threads run large steps and pulls.
   int threads = 4;
   // The most tasks that may wait for these threads. One session may fill at most half of them.
   size_t max_queued_functions = 10'000;
-  // The budget for all memory that this worker holds, for itself and for peers; null for a budget
-  // without limit.
+  // The budget for all memory that this worker holds, for itself and for peers. If null, there is
+  // no limit.
   std::shared_ptr<MemoryBudget> memory;  // shared with the carrier
   // The devices beside the CPU on which this worker may host parameters, each with the account for
   // its memory.
@@ -88,12 +88,12 @@ struct RuntimeOptions {
   // The folder below which this worker may write its own files of a save; null if it never does.
   // Shared by the workers of this process that use it.
   std::shared_ptr<checkpoint::CheckpointRoot> checkpoint_root;
-  // Sees every change of what this worker hosts under names; null if nobody does. Shared with the
-  // one who reads it.
+  // Sees every change of what this worker hosts under names. Null if there is no journal. Shared
+  // with its reader.
   std::shared_ptr<change::Journal> journal;
   const Clock* clock = &Clock::Steady();
   std::shared_ptr<Logger> logger;  // null if nothing is logged
-  // The operators that programs may call; null for the built-in ones.
+  // The operators that programs may call. If null, the built-in ones.
   std::shared_ptr<const OperatorRegistry> operators;
   optim::OptimizerRegistry optimizers = optim::OptimizerRegistry::Builtin();
   // The registered functions, by name.
@@ -174,7 +174,7 @@ class Runtime {
   std::shared_ptr<TimerQueue> timers_;         // shared with the agent
   std::unique_ptr<rpc::RpcAgent> agent_;
   std::unique_ptr<rpc::PeerDirectory> peers_;
-  // Before the store, which hosts optimizers that use it.
+  // Declared before the store, which hosts optimizers that use it.
   std::unique_ptr<change::Changes> changes_;
   std::unique_ptr<store::Store> store_;
   std::unique_ptr<rref::RRefContext> rrefs_;

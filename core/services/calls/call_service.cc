@@ -28,7 +28,7 @@ using program::Fingerprint;
 using program::Program;
 using store::Value;
 
-// The number of pairs of callee and program that are remembered as known there. A forgotten pair
+// The most pairs of callee and program that are remembered as known. A pair that was forgotten
 // costs one more exchange.
 constexpr size_t kMaxKnownPrograms = 65'536;
 
@@ -91,8 +91,8 @@ std::vector<rref::RRef> OwnAmong(const std::vector<rref::RRef>& rrefs) {
   return own;
 }
 
-// A leaf that requires grad and was made here: it becomes a parameter under the id of its value.
-// One that was read from a parameter leads there already.
+// Whether `value` is a leaf that requires grad and was made here. It becomes a parameter under the
+// id of its value. A leaf that was read from a parameter leads to that parameter already.
 bool IsNewLeaf(const Value& value) {
   const auto* variable = value.As<Variable>();
   return variable != nullptr && variable->requires_grad() && variable->is_leaf() &&
@@ -129,9 +129,9 @@ absl::StatusOr<std::vector<Variable>> ToVariables(rpc::Access& access, const rpc
 
 }  // namespace
 
-// All three start on the carrier's thread, and submit longer work to the executor. The first is for
-// programs outside a context. They leave nothing behind, so it is a read: a retry may run the
-// program again, and the answer need not be remembered.
+// The three methods start on the carrier's thread, and submit longer work to the executor. The
+// first is for programs outside a context. Such a program leaves nothing behind, so the method is a
+// read: a retry may run the program again, and the answer need not be remembered.
 constexpr CallService::Method CallService::kProgram{
     {"call.program", rpc::MethodKind::kRead, rpc::RunsOn::kCarrierThread}};
 constexpr CallService::Method CallService::kRun{
@@ -282,8 +282,8 @@ absl::Status CallService::ServeRemote(const Answer& answer, rpc::Beside<v1::Call
                                                    fork.ToString(), " are not the caller's"));
   }
   if (fields.function().empty() && fields.program().empty()) {
-    // If the program is not known here, the caller sends it again with the program and the same
-    // ids, so the creation must not begin yet.
+    // If the program is not known here, the caller sends the call again with the program and the
+    // same ids, so the creation must not begin yet.
     PSD_RETURN_IF_ERROR(
         FindProgram("", {fields.fingerprint_high(), fields.fingerprint_low()}).status());
   }
@@ -338,7 +338,8 @@ void CallService::ServeFunction(const CallPtr& call, const std::string& name, co
   const auto run = [this, call, name, run = function->run, shared, done](
                        const absl::Status& ready, const EarlyStarts::Leave& leave) {
     if (!ready.ok()) return done(ready, shared->context);
-    // The leave ends with the task: a function that has returned its future holds no thread.
+    // The permission to hold a thread ends with the task: a function that has returned its future
+    // holds no thread.
     SubmitUser(call, shared->context, done, [this, call, name, run, shared, done, leave] {
       RunFunctionHere(call, name, run, std::move(*shared), done);
     });
@@ -367,8 +368,8 @@ void CallService::RunFunctionHere(const CallPtr& call, const std::string& name,
   ++under_way_;
   FunctionCall info(uses_.host, call->caller(), call->deadline(), context,
                     [call] { return call->cancelled(); });
-  // The function may set its future after this worker is gone, hence the gate. The callback is
-  // short and waits for nothing, so it runs on the thread that sets the future.
+  // The function may set its future after this worker is gone, so the callback passes the gate. The
+  // callback is short and never waits, so it runs on the thread that sets the future.
   function(info, std::move(arguments.values))
       .On(nullptr)
       .OnReady([this, gate = gate_, done, context, name,
@@ -394,8 +395,8 @@ void CallService::FunctionEnded(const CallPtr& call, const std::string& name,
     return;
   }
   const std::vector<rref::RRef> references = rref::CollectReferences(*results);
-  // A value that is kept here may later be fetched by any worker, the owners of these references
-  // included. So the values of all references must have been made.
+  // A value that is kept here may later be fetched by any worker, including the owners of these
+  // references. So the values of all references must have been made.
   const bool is_kept = call->method() == kRemote.info.name;
   Future<rpc::CallOptions> ready =
       is_kept ? uses_.creations.WhenMade(references, NoTimeout())
@@ -417,7 +418,8 @@ absl::Status CallService::FunctionFailed(const std::string& name, const rpc::Ser
   absl::Status named =
       Annotate(status, absl::StrCat("function '", name, "' on ", uses_.agent.self().name));
   ErrorDetail detail = GetDetail(named).value_or(ErrorDetail{});
-  if (!detail.worker.empty()) return named;  // an error of another worker that it has called
+  // An error of another worker that the function has called.
+  if (!detail.worker.empty()) return named;
   detail.worker = uses_.agent.self().name;
   if (detail.object.empty()) detail.object = name;
   return WithDetail(named, detail);
@@ -472,7 +474,7 @@ void CallService::StartProgram(const CallPtr& call, std::shared_ptr<const Checke
   const dist_autograd::ContextPtr& context = arguments.context;
   auto inputs = ToVariables(uses_.agent.access(), *call, arguments.values);
   if (!inputs.ok()) return done(inputs.status(), context);
-  // Outside a context nobody can ask for gradients, so no history is recorded.
+  // Outside a context nobody can ask for gradients, so no history is recorded there.
   bool record = context != nullptr;
   if (IsLight(*program, *inputs)) {
     return done(RunProgramHere(*call, *program, *inputs, record), context);
@@ -498,7 +500,7 @@ absl::StatusOr<std::shared_ptr<const CheckedProgram>> CallService::FindProgram(
   if (encoded.empty()) {
     auto cached = uses_.programs.Find(known);
     if (cached != nullptr) return cached;
-    // The empty program has an empty encoding, so it looks as if it had not been sent. It is known
+    // The encoding of the empty program is empty, as if no program had been sent. It is known
     // everywhere.
     if (!(known == program::FingerprintOf(Program{}))) return UnknownProgram(known);
   }

@@ -51,7 +51,7 @@ class CallService {
     rref::RRefContext& rrefs;
     rref::CreationGate& creations;
     dist_autograd::Exchange& exchange;
-    const OperatorRegistry& operators;  // that programs may call
+    const OperatorRegistry& operators;  // the operators that programs may call
     const program::ProgramLimits& program_limits;
     program::ProgramCache& programs;
     const FunctionRegistry& functions;
@@ -69,8 +69,7 @@ class CallService {
   CallService& operator=(const CallService&) = delete;
 
   // Runs `target` on `callee` and returns the results. A program is sent to each callee once, and
-  // is named by its fingerprint from then on. Callbacks of the future run on
-  // Runtime::continuations.
+  // is then named by its fingerprint. Callbacks of the future run on Runtime::continuations.
   Future<store::Values> Run(const std::string& callee, const CallTarget& target,
                             store::Values arguments, const dist_autograd::ContextPtr& context,
                             const rpc::CallOptions& options);
@@ -83,8 +82,9 @@ class CallService {
                                     const rpc::CallOptions& options);
 
   struct Activity {
-    uint64_t served = 0;     // registered functions that were begun here
-    uint64_t under_way = 0;  // those of them that have not ended, and unanswered calls from here
+    uint64_t served = 0;  // registered functions that have begun here
+    // Functions that have begun here and not ended, and unanswered calls from here.
+    uint64_t under_way = 0;
   };
   Activity activity() const { return {served_, under_way_}; }
 
@@ -97,12 +97,12 @@ class CallService {
   static const Method kRun;
   static const Method kRemote;
 
-  // A call from here. It lives until it is answered.
+  // A call from this worker. It lives until it is answered.
   struct Outgoing {
     const Method* method = nullptr;
     std::string callee;
     CallTarget target;
-    store::Values arguments;  // kept so that the forks among them live
+    store::Values arguments;  // kept so that the forks among them stay alive
     dist_autograd::ContextPtr context;
     rpc::CallOptions options;
     rref::RRef result;  // for kRemote only
@@ -119,7 +119,8 @@ class CallService {
   using Done = std::function<void(absl::StatusOr<store::Values>, dist_autograd::ContextPtr)>;
   void Serve(const CallPtr& call, const v1::CallTarget& target, const Done& done);
   void ServeFunction(const CallPtr& call, const std::string& name, const Done& done);
-  // Puts `task` into the queue of the caller's session; `done` hears if there is no place.
+  // Puts `task` into the queue of the caller's session. If the queue is full, `done` gets the
+  // error.
   void SubmitUser(const CallPtr& call, const dist_autograd::ContextPtr& context, const Done& done,
                   Task task);
   void RunFunctionHere(const CallPtr& call, const std::string& name, const AsyncFunction& function,
@@ -127,14 +128,15 @@ class CallService {
   void FunctionEnded(const CallPtr& call, const std::string& name,
                      const absl::StatusOr<store::Values>& results,
                      const dist_autograd::ContextPtr& context, const Done& done);
-  // Logs the error of a function, and returns it with the function and the worker named.
+  // Logs the error of a function. Returns it with the names of the function and the worker added.
   absl::Status FunctionFailed(const std::string& name, const rpc::ServerCall& call,
                               const absl::Status& status);
-  // Calls `next` when every reference among the arguments is confirmed by its owner, or one failed.
+  // Calls `next` when its owner has confirmed every reference among the arguments, or one has
+  // failed.
   static void WhenCounted(const dist_autograd::Arguments& arguments,
                           std::function<void(const absl::Status&)> next);
-  // Calls `next` when the values of those `rrefs` that this worker owns have been made, or with an
-  // error when the call is cancelled.
+  // Calls `next` when the values of those `rrefs` that this worker owns have been made. Calls it
+  // with an error when the call is cancelled.
   void WhenHere(const CallPtr& call, const std::vector<rref::RRef>& rrefs,
                 std::function<void(const absl::Status&)> next);
   void ServeProgram(const CallPtr& call, std::shared_ptr<const program::CheckedProgram> program,
@@ -157,7 +159,7 @@ class CallService {
   const std::shared_ptr<rref::Gate> gate_ = std::make_shared<rref::Gate>();
   std::atomic<uint64_t> served_{0};
   std::atomic<uint64_t> under_way_{0};
-  // Shared with the functions that started early and have a thread.
+  // Shared with the functions that have started early and hold a thread.
   const std::shared_ptr<EarlyStarts> early_ = std::make_shared<EarlyStarts>();
   Mutex mutex_;  // leaf
   absl::flat_hash_set<std::pair<std::string, program::Fingerprint>> known_ PSD_GUARDED_BY(mutex_);

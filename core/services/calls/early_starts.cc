@@ -29,8 +29,8 @@ void EarlyStarts::GiveBack() {
   StartWaiting();
 }
 
-// A start may fail and give its leave back at once, on this thread. The loop of the first caller
-// takes it up then, so that the calls do not nest.
+// A start may fail and give its leave back at once, on this thread. The outer call's loop then uses
+// the leave, so that the calls do not nest.
 void EarlyStarts::StartWaiting() {
   while (true) {
     std::shared_ptr<Candidate> next;

@@ -1,7 +1,7 @@
 #pragma once
 
-// Registered functions: C++ functions that a daemon or a trainer offers under a name, and what the
-// worker that runs one lets it do. Clients never send code.
+// Registered functions: C++ functions that a daemon or a trainer offers under a name, and what such
+// a function may do on the worker that runs it. Clients never send code.
 
 #include <functional>
 #include <map>
@@ -31,7 +31,7 @@ using store::Values;
 // The target of a call: a program or, if `program` is null, a registered function. psd::Function
 // (client/psd.h) converts to it.
 struct CallTarget {
-  std::shared_ptr<const program::Program> program;  // shared by all calls of it
+  std::shared_ptr<const program::Program> program;  // shared by all calls of the program
   program::Fingerprint fingerprint;                 // the program's
   std::string function;                             // the name of the registered function
 };
@@ -58,20 +58,21 @@ class FunctionHost {
   virtual absl::StatusOr<rref::RRef> Keep(store::Value value, bool requires_grad) = 0;
 };
 
-// One call of a registered function: who made it, and what the function may ask of its worker.
-// Requests that the function makes here belong to the caller's context, if the call has one, so
-// that gradients flow back through them; and they end at the latest when the call's time is over. A
-// value: an asynchronous function may keep a copy until its future is set. Thread-safe.
+// One call of a registered function: it names the caller, and lets the function use its worker.
+// Requests that the function makes through it belong to the caller's context, if the call has one,
+// so gradients flow back through them. They end with the call's deadline at the latest. A value: an
+// asynchronous function may keep a copy until its future is set. Thread-safe.
 class FunctionCall {
  public:
-  // For the worker that runs the function. `cancelled` may be null if the call cannot be cancelled.
+  // To be used by the worker that runs the function. `cancelled` may be null if the call cannot be
+  // cancelled.
   FunctionCall(std::shared_ptr<FunctionHost> host, rpc::PeerInfo caller, absl::Time deadline,
                FunctionHost::ContextPtr context, std::function<bool()> cancelled);
 
   // The worker that runs the function.
   const rpc::PeerInfo& self() const { return host_->self(); }
   const rpc::PeerInfo& caller() const { return caller_; }
-  // The end of the call's time on this worker's clock. InfiniteFuture if it has none.
+  // The deadline of the call on this worker's clock. InfiniteFuture if it has none.
   absl::Time deadline() const { return deadline_; }
   // Whether the call was made in a distributed-autograd context.
   bool in_context() const { return context_ != nullptr; }
@@ -86,12 +87,13 @@ class FunctionCall {
                           Values arguments) const;
   absl::StatusOr<Values> RpcSync(const std::string& callee, const CallTarget& target,
                                  Values arguments) const;
-  // Leaves the first result on `callee`, and returns a reference to it at once.
+  // Runs `target` on `callee`, leaves the first result there, and returns a reference to it at
+  // once.
   absl::StatusOr<rref::RRef> Remote(const std::string& callee, const CallTarget& target,
                                     Values arguments) const;
 
-  // Fetch values, in the order of `rrefs`, from any owners. Errors: as above, and those of values
-  // that were not made.
+  // Fetch values, in the order of `rrefs`, from any owners. Errors: as above, and the errors of
+  // values that could not be made.
   Future<Values> ToHereAsync(const std::vector<rref::RRef>& rrefs) const;
   absl::StatusOr<Values> ToHere(const std::vector<rref::RRef>& rrefs) const;
 
@@ -109,9 +111,9 @@ class FunctionCall {
   std::function<bool()> cancelled_;
 };
 
-// Functions of both kinds run on the executor, in the queue of the caller's session. An exception
-// that one throws is answered as INTERNAL, with its text.
-// A SyncFunction may block.
+// Functions of both kinds run on the executor, in the queue of the caller's session. If one throws
+// an exception, the call is answered with INTERNAL and the exception's text. A SyncFunction may
+// block.
 using SyncFunction = std::function<absl::StatusOr<Values>(const FunctionCall&, Values arguments)>;
 // An AsyncFunction must return soon. The answer is sent when its future is ready; no thread is held
 // meanwhile. Callbacks of futures must not throw.
@@ -135,8 +137,8 @@ class FunctionRegistry {
                        return method(*object, call, std::move(arguments));
                      }));
   }
-  // The asynchronous form. `method` gets the object as a std::shared_ptr<T>, to keep until it is
-  // done.
+  // As above, for an asynchronous method. `method` gets the object as a std::shared_ptr<T>, and
+  // must keep it until it is done.
   template <typename T, typename F>
   absl::Status RegisterAsyncMethod(const std::string& name, F method) {
     return AddMethod(name, [name, method](const FunctionCall& call, Values arguments) {
@@ -149,7 +151,7 @@ class FunctionRegistry {
   // A registered function. `run` does not throw, and returns a valid future.
   struct Offered {
     AsyncFunction run;
-    bool on_object = false;  // the value of its first argument, an object, must have been made
+    bool on_object = false;  // its first argument is an object whose value must have been made
   };
   // Errors: NOT_FOUND naming the nearest known function.
   absl::StatusOr<Offered> Find(const std::string& name) const;
@@ -159,7 +161,7 @@ class FunctionRegistry {
   absl::Status AddMethod(const std::string& name, AsyncFunction method) {
     return Add(name, std::move(method), /*on_object=*/true);
   }
-  // Wraps a function whose result is there when it returns.
+  // Makes an AsyncFunction whose result is there when it returns.
   static AsyncFunction Immediate(SyncFunction function);
   // Wraps a function so that it does not throw and its future is valid.
   static AsyncFunction Guarded(AsyncFunction function);

@@ -1,6 +1,6 @@
 #pragma once
 
-// Registered functions and methods with C++ arguments and results in place of values.
+// Registered functions and methods with C++ arguments and results instead of Values.
 //
 //   absl::StatusOr<Tensor> Scale(const Tensor& x, double factor);
 //   struct Counter : psd::Object { absl::StatusOr<int64_t> Add(int64_t amount); … };
@@ -119,7 +119,7 @@ SyncFunction Typed(R (*function)(const FunctionCall&, P...)) {
   };
 }
 
-// For FunctionRegistry::RegisterMethod.
+// For use with FunctionRegistry::RegisterMethod.
 template <typename R, typename T, typename... P>
 auto TypedMethod(R (T::*method)(P...)) {
   return [method](T& object, const FunctionCall&, const store::Values& values) {

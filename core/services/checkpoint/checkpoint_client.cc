@@ -17,8 +17,8 @@ namespace {
 
 using store::Value;
 
-// Returns a destination for calls that leave something open at `owner`. The owner keeps it until
-// the session with this worker ends.
+// Returns a destination for calls that leave something open at `owner`, which keeps it until the
+// session with this worker ends.
 rpc::Destination InSession(const std::string& owner) {
   return {owner, /*only_incarnation=*/0, /*session_bound=*/true};
 }

@@ -24,7 +24,7 @@ v1::ExportItem EncodeItem(const ExportItem& item);
 // Returns the versions and counts of steps of a reply. The tensors are left undefined.
 Exported DecodeWithoutTensors(const v1::ExportReply& message);
 
-// `id` names the copies that are held, or the room.
+// `id` names copies that are held, or a room.
 v1::PieceRequest EncodePiece(GlobalId id, const PieceRange& range);
 
 void EncodeArrays(const std::vector<checkpoint::TensorSpec>& arrays, v1::RoomRequest& message);

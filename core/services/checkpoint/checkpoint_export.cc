@@ -60,7 +60,7 @@ absl::Status CopyElements(const Outgoing& from, Outbound& out, v1::ExportedItem&
   return absl::OkStatus();
 }
 
-// Finds the value and the states that `item` names, and asks whether the caller may save the value
+// Finds the value and the states that `item` names, and checks that the caller may save the value
 // and the optimizers that have the states. Errors: NOT_FOUND, INVALID_ARGUMENT, PERMISSION_DENIED.
 absl::StatusOr<Outgoing> FindItem(rpc::Access& access, store::Store& store,
                                   const rpc::ServerCall& call, const v1::ExportItem& item) {

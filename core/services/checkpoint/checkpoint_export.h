@@ -37,24 +37,24 @@ struct Outbound {
   v1::ExportReply reply;
 };
 
-// Runs `work` while it holds the write claims of all `ids`, then passes its result to `done`
-// without them, both on the executor, as work for `call`. If the executor is full, `work` does not
+// Runs `work` while holding the write claims of all `ids`, then releases them and passes the result
+// to `done`. Both run on the executor, as work for `call`. If the executor is full, `work` does not
 // run, and `done` gets the error.
 void WithWriteClaims(store::Store& store, Executor& executor, std::vector<GlobalId> ids,
                      const rpc::CallPtr& call, std::function<absl::Status()> work,
                      std::function<void(const absl::Status&)> done);
 
-// Finds the values of `items` with their state, and asks whether the caller may save them and the
-// optimizers of the state. Errors: NOT_FOUND, INVALID_ARGUMENT, PERMISSION_DENIED.
+// Finds the values of `items` with their state, and checks that the caller may save the values and
+// the optimizers of the state. Errors: NOT_FOUND, INVALID_ARGUMENT, PERMISSION_DENIED.
 using ExportItems = google::protobuf::RepeatedPtrField<v1::ExportItem>;
 absl::StatusOr<std::shared_ptr<Outbound>> FindItems(rpc::Access& access, store::Store& store,
                                                     const rpc::ServerCall& call,
                                                     const ExportItems& items);
 
-// Copies all that was found with its state, all between two steps, and passes the copies or an
-// error to `done`, on the executor. Elements of dense parameters are not copied but pinned.
-// Errors through `done`: RESOURCE_EXHAUSTED; CANCELLED; FAILED_PRECONDITION while an item is being
-// loaded.
+// Copies the values and states in `out`, all of them between the same two steps, and passes the
+// copies or an error to `done`, on the executor. Elements of dense parameters are pinned instead of
+// copied. Errors through `done`: RESOURCE_EXHAUSTED; CANCELLED; FAILED_PRECONDITION while an item
+// is being loaded.
 void CopyOut(store::Store& store, Executor& executor, const rpc::CallPtr& call,
              const std::shared_ptr<Outbound>& out,
              std::function<void(absl::StatusOr<Outbound*>)> done);

@@ -176,7 +176,7 @@ absl::Status MakeValue(change::Changes& changes, rref::RRefContext& rrefs, const
 }
 
 void AddClaimsOf(const Inbound::Restored& restored, std::vector<GlobalId>& ids) {
-  // With this claim, no step is between its start and its count.
+  // While this claim is held, no step is between its start and its count.
   ids.push_back(restored.optimizer->claim_id());
   if (restored.kept) return;
   const optim::ParameterTable& table = restored.optimizer->table();

@@ -1,6 +1,6 @@
 #pragma once
 
-// store::Values that are loaded into an owner: each replaces another with its state, or is new.
+// Values that are loaded into an owner. Each replaces another value with its state, or is new.
 
 #include <cstdint>
 #include <memory>
@@ -28,7 +28,8 @@ struct Incoming {
   Tensor elements;
   using State = change::LoadValue::State;
   std::vector<State> states;
-  GlobalId load;  // the life that the load has given to the optimizers of the states; none: any
+  // The life that the load has given to the optimizers of the states; no id: not compared.
+  GlobalId load;
 };
 
 struct Inbound {
@@ -46,31 +47,31 @@ struct Inbound {
 };
 
 // Returns the changes that `message` and its tensors, `values`, ask for. Changes nothing yet.
-// `here` is this owner.
-// Errors: NOT_FOUND, INVALID_ARGUMENT; FAILED_PRECONDITION for items that do not fit.
+// `here` is this owner's name. Errors: NOT_FOUND, INVALID_ARGUMENT; FAILED_PRECONDITION for items
+// that do not fit.
 absl::StatusOr<std::shared_ptr<Inbound>> DecodeImport(store::Store& store,
                                                       const optim::LifeOwner& here,
                                                       const v1::ImportRequest& message,
                                                       const store::Values& values);
 
-// Returns whether `item` replaces a parameter or rows that exist, for which it needs the write
-// claim.
+// Returns whether `item` replaces an existing parameter or table, which requires its write claim.
 bool Changes(const Incoming& item);
 
 // Replaces the value and its state. Requires: Changes(item); the value's write claim is held.
-// Errors: FAILED_PRECONDITION: another load of an optimizer that steps the value has begun.
+// Errors: FAILED_PRECONDITION if another load of an optimizer that steps the value has begun.
 absl::Status Replace(change::Changes& changes, const Incoming& item);
 
-// Makes a value that is no parameter, in place of the one that was found under its name.
+// Makes a value that is not a parameter, in place of the one that was found under its name.
 // Requires: !Changes(item). Errors: ABORTED or FAILED_PRECONDITION if the name has been given to
 // another value since then; RESOURCE_EXHAUSTED.
 absl::Status MakeValue(change::Changes& changes, rref::RRefContext& rrefs, const Incoming& item);
 
 // Adds the ids whose claims Restore needs.
 void AddClaimsOf(const Inbound::Restored& restored, std::vector<GlobalId>& ids);
-// With these claims, when all the state of the optimizer's parameters has been replaced.
-// Errors: FAILED_PRECONDITION: the optimizer was dropped, another load of it has begun, or a part
-// that is kept is not as it was judged; RESOURCE_EXHAUSTED.
+// Sets the counters and the life of an optimizer. Requires: the claims of AddClaimsOf are held, and
+// all the state of the optimizer's parameters has been replaced. Errors: FAILED_PRECONDITION if the
+// optimizer was dropped, another load of it has begun, or a part that is kept has changed since it
+// was judged; RESOURCE_EXHAUSTED.
 absl::Status Restore(const Inbound::Restored& restored);
 
 }  // namespace psd::services

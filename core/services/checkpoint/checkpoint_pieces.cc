@@ -52,7 +52,7 @@ absl::Status CheckpointService::Keep(rpc::ServerCall& call, GlobalId id,
   const GlobalId session = rpc::SessionOf(call);
   PSD_RETURN_IF_ERROR(
       transfers_.Put(session, id, std::make_shared<Transfer>(direction, std::move(arrays))));
-  // The session may have ended meanwhile, and nobody would release it.
+  // If the session has ended meanwhile, nobody else would release the transfer.
   if (call.cancelled()) transfers_.Release(session, id);
   return absl::OkStatus();
 }
@@ -88,7 +88,7 @@ absl::Status CheckpointService::ServeFill(const rpc::CallPtr& call, v1::PieceReq
   if (call->payload().buffers.size() != 1)
     return absl::InvalidArgumentError("checkpoint.fill: one buffer is expected");
   PSD_RETURN_IF_ERROR(rpc::BeginApply(*call));
-  // Released before the answer, after which the caller may import the room.
+  // The reference is dropped before the answer, after which the caller may import the room.
   PSD_ASSIGN_OR_RETURN(std::shared_ptr<Transfer> transfer,
                        transfers_.Find(rpc::SessionOf(*call), rpc::IdOf(request)));
   return transfer->Fill(request.array(), request.first_byte(), call->payload().buffers[0]);

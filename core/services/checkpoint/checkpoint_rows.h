@@ -14,13 +14,13 @@
 
 namespace psd::services {
 
-// A range of rows of a table, or the whole of another value.
+// A range of rows of a table, or the whole of a value without rows.
 struct Rows {
-  std::shared_ptr<store::Rows> table;  // null if the value has no rows: all of it is meant
+  std::shared_ptr<store::Rows> table;  // null if the value has no rows; then all of it is meant
   int64_t first = 0;
   int64_t count = 0;
 
-  // The offset of the first row in an array that has `bytes` bytes for all rows.
+  // The offset of the first row in an array that has `bytes` bytes for all rows of the table.
   size_t Offset(size_t bytes) const { return bytes / NumRows() * static_cast<size_t>(first); }
   size_t NumRows() const { return table == nullptr ? 1 : static_cast<size_t>(table->NumRows()); }
 };

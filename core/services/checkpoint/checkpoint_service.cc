@@ -98,8 +98,8 @@ absl::Status CheckpointService::ServeImport(const rpc::Answer<Unit>& answer,
   WithWriteClaims(
       uses_.store, uses_.executor, std::move(ids), answer.call(),
       [this, call = answer.call(), in = std::move(in)]() -> absl::Status {
-        // Asked while the claims are held: whatever claims these values after the call has ended
-        // is not followed by the import.
+        // This is checked while the claims are held: if the call has ended, the import must not
+        // change values that others have claimed since.
         PSD_RETURN_IF_ERROR(rpc::BeginApply(*call));
         for (const Incoming& item : in->items) {
           PSD_RETURN_IF_ERROR(Changes(item) ? Replace(uses_.changes, item)

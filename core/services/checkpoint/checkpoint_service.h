@@ -1,7 +1,6 @@
 #pragma once
 
-// Consistent copies of the values that an owner hosts, for saving, and their replacement by others,
-// for loading.
+// Copies the values of an owner consistently, for saving, and replaces them by others, for loading.
 
 #include <memory>
 #include <string>
@@ -52,11 +51,10 @@ class CheckpointService {
   // Describes what `owner` hosts.
   Future<OwnerContents> Describe(const std::string& owner, const rpc::CallOptions& options);
 
-  // Copies of values of `owner` with their state, each as it was between two steps; steps of these
-  // parameters wait while the state is copied. `arrays` is how many state arrays each item has in
-  // each of its optimizers.
-  // Errors: NOT_FOUND for a value or optimizer that was dropped since it was described;
-  // FAILED_PRECONDITION while a load of such an optimizer has not finished.
+  // Copies values of `owner` with their state, each as it was between two steps; steps of these
+  // parameters wait while the state is copied. `arrays` says how many state arrays each item has in
+  // each of its optimizers. Errors: NOT_FOUND for a value or optimizer that was dropped since it
+  // was described; FAILED_PRECONDITION while a load of such an optimizer has not finished.
   Future<Exported> Export(const std::string& owner, const std::vector<ExportItem>& items,
                           const rpc::CallOptions& options);
 
@@ -65,7 +63,7 @@ class CheckpointService {
   // Errors: as Export; RESOURCE_EXHAUSTED beyond TransferTable::kPerSession.
   Future<Exported> Hold(const std::string& owner, const ExportItem& item, GlobalId id,
                         const rpc::CallOptions& options);
-  // Fetches a piece of copies that are held. Errors: NOT_FOUND if they are not held any more.
+  // Fetches a piece of copies that are held. Errors: NOT_FOUND if they are no longer held.
   Future<FetchedPiece> Fetch(const std::string& owner, GlobalId id, const PieceRange& range,
                              const rpc::CallOptions& options);
   // Frees copies that are held, or a room. Does nothing if there are none.
@@ -78,9 +76,9 @@ class CheckpointService {
   // Replaces the elements of existing parameters and rows, with their state in existing optimizers,
   // and creates or replaces values of other kinds. Then sets the counters and lives of
   // `optimizers`.
-  // Errors: NOT_FOUND, and FAILED_PRECONDITION for items that do not fit: nothing has changed then;
-  // RESOURCE_EXHAUSTED naming the value for which there was no memory: the items before it have
-  // been replaced.
+  // Errors: NOT_FOUND, and FAILED_PRECONDITION for items that do not fit; nothing has changed then.
+  // RESOURCE_EXHAUSTED naming the value for which there was no memory; the items before it have
+  // been replaced then.
   Future<Unit> Import(const std::string& owner, const std::vector<ImportItem>& items,
                       const std::vector<RestoredOptimizer>& optimizers,
                       const rpc::CallOptions& options);
@@ -108,13 +106,13 @@ class CheckpointService {
   absl::Status ServeFill(const rpc::CallPtr& call, v1::PieceRequest request);
   absl::Status ServeRelease(const rpc::CallPtr& call, v1::PieceRequest request);
 
-  // Ask for what concerns the worker as a whole, and for all that a load replaces. Errors:
+  // Check the rights to the worker as a whole, and to all that a load replaces. Errors:
   // PERMISSION_DENIED.
   absl::Status MayUseWorker(const rpc::ServerCall& call, rpc::Right right);
   absl::Status AuthorizeImport(const rpc::ServerCall& call, const v1::ImportRequest& request);
 
   absl::StatusOr<rpc::Contents> HoldCopies(rpc::ServerCall& call, GlobalId id, Outbound& out);
-  // A transfer of the caller's session.
+  // Keeps a transfer of the caller's session.
   absl::Status Keep(rpc::ServerCall& call, GlobalId id, Transfer::Direction direction,
                     std::vector<Tensor> arrays);
   absl::StatusOr<std::vector<Tensor>> TakeFilled(const rpc::ServerCall& call, GlobalId id);

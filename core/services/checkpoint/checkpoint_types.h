@@ -23,9 +23,11 @@ struct HostedValue {
 
 struct HostedOptimizer {
   GlobalId id;
-  checkpoint::SavedOptimizer optimizer;  // steps, slots, owners and files are not set
-  std::vector<std::vector<checkpoint::TensorSpec>> state;  // of each parameter, named by slot
-  optim::OptimizerLife life;  // of the part, in a description; unset in a request to host it
+  checkpoint::SavedOptimizer optimizer;  // its steps, slots, owners and files are not set
+  // The state of each parameter, named by slot.
+  std::vector<std::vector<checkpoint::TensorSpec>> state;
+  // The life of the part, in a description; unset in a request to host it.
+  optim::OptimizerLife life;
 };
 
 // The contents of one owner: those that it hosts, or those that are to be loaded into it.
@@ -34,17 +36,17 @@ struct OwnerContents {
   std::vector<HostedOptimizer> optimizers;
   std::vector<std::string> left_out;  // values that cannot be saved: "'replay' (replay_buffer)"
   bool writes_files = false;    // whether the owner may be able to write its own files of a save
-  Incarnation incarnation = 0;  // of the owner, in a description; otherwise 0
+  Incarnation incarnation = 0;  // the owner's, in a description; otherwise 0
 };
 
-// Names a value to copy out, with its state in some optimizers.
+// A value to copy out, with its state in some optimizers.
 struct ExportItem {
   GlobalId value;
   int64_t first_row = 0;  // the range of rows to copy; both are 0 for values without rows
   int64_t rows = 0;
   std::vector<GlobalId> optimizers;
-  // For SaveService::Write: the file of the save for the elements, then for each array of state, as
-  // numbers of OwnFiles::files.
+  // Used by SaveService::Write: the file of the save for the elements, then for each state array,
+  // as indices of OwnFiles::files.
   std::vector<size_t> files;
 };
 
@@ -62,11 +64,10 @@ struct ExportedItem {
 
 struct Exported {
   std::vector<ExportedItem> items;
-  uint64_t steps_accepted = 0;  // by all named optimizers of the owner
+  uint64_t steps_accepted = 0;  // by all named optimizers of the owner together
 };
 
-// A range of bytes in one array of a value. Array 0 is the elements; the arrays of its state
-// follow.
+// A range of bytes in one array of a value. Array 0 has the elements; the state arrays follow.
 struct PieceRange {
   size_t array = 0;
   uint64_t first_byte = 0;
@@ -100,14 +101,14 @@ struct ImportedState {
 
 struct ImportItem {
   std::string name;
-  int64_t first_row = 0;  // for rows: the first one; their number is that of `elements`
+  int64_t first_row = 0;  // for rows: the first one; `elements` says how many there are
   Tensor elements;
   std::vector<ImportedState> states;
   // If its counter is not 0, the elements and the arrays of state are in this room on the owner,
   // and `elements` and the arrays above are not used.
   GlobalId room;
   // The life that the load has given to the optimizers of the states. The item is refused if one of
-  // them is of another life by then. None: it is not compared.
+  // them has another life by then. Without an id, lives are not compared.
   GlobalId load;
 };
 
@@ -120,9 +121,10 @@ struct RestoredOptimizer {
   // If true, the state was not imported, and the count of steps and the loss scale stay as they
   // are.
   bool kept = false;
-  optim::OptimizerLife life;  // that begins with the load
-  // The life that the part must still be of: the one that the load has given to it, or, if the part
-  // is kept, the one in which it was found after steps_accepted steps. None: it is not compared.
+  optim::OptimizerLife life;  // the life that begins with the load
+  // The life that the part must still have: the one that the load has given to it, or, if the part
+  // is kept, the one in which it was found after steps_accepted steps. Without an id, lives are not
+  // compared.
   GlobalId judged = {};
 };
 

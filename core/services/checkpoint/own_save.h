@@ -1,6 +1,6 @@
 #pragma once
 
-// The files of a save that this owner writes itself, on behalf of a peer.
+// The files of a save that this owner writes itself for a peer.
 
 #include <cstdint>
 #include <map>
@@ -24,7 +24,8 @@ namespace psd::services {
 
 // Writes the files of one save. It has its own thread, so that a slow disk delays nothing else. The
 // destructor waits for the write or sync that is under way. It leaves unfinished files in the
-// folder; they are removed together with it. Thread-safe except where a comment says otherwise.
+// folder; whoever removes the folder removes them. Thread-safe except where a comment says
+// otherwise.
 class OwnSave {
  public:
   // Work for the thread. It gets OK, or the error with which earlier work failed or the save was
@@ -34,9 +35,8 @@ class OwnSave {
   static constexpr size_t kMaxFiles = 1024;
 
   // Creates the files. Their names must be those of files of `owner`. After an error no file is
-  // left. What waits to be written is in `memory`.
-  // Errors: INVALID_ARGUMENT for wrong names or headers; RESOURCE_EXHAUSTED if the system refuses a
-  // thread; those of FoundFolder.
+  // left. Data that waits to be written is charged to `memory`. Errors: INVALID_ARGUMENT for wrong
+  // names or headers; RESOURCE_EXHAUSTED if the system refuses a thread; those of FoundFolder.
   static absl::StatusOr<std::unique_ptr<OwnSave>> Start(
       std::unique_ptr<checkpoint::FoundFolder> folder, absl::string_view owner,
       std::vector<checkpoint::FileSpec> files, std::shared_ptr<Allocator> memory);
@@ -48,13 +48,12 @@ class OwnSave {
   // Errors: INVALID_ARGUMENT for a number that was given before, or is kMaxAhead or more beyond the
   // next one; the error with which the save was stopped.
   absl::Status Do(uint64_t number, Work work) PSD_EXCLUDES(mutex_);
-  // Stops the save. Work that waits is called with `why`, and work that runs ends soon. Only the
-  // first call has an effect.
+  // Stops the save. Waiting work is called with `why`, and running work ends soon. Only the first
+  // call has an effect.
   void Stop(const absl::Status& why) PSD_EXCLUDES(mutex_);
 
-  // These may be called by `work` only, on the thread.
-  // Errors: those of TensorFile; the error with which the save was stopped. Any error stops the
-  // save.
+  // The following functions may be called only by `work`, on the thread. Errors: those of
+  // TensorFile; the error with which the save was stopped. Any error stops the save.
   absl::Status Append(size_t file, const Tensor& tensor);
   absl::Status AppendBytes(size_t file, absl::string_view bytes);
   absl::StatusOr<std::vector<checkpoint::SavedFile>> Finish(const std::vector<StepCount>& counts);

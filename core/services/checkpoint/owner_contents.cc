@@ -154,7 +154,7 @@ std::string Describe(const std::vector<optim::OptimizerSpec>& groups,
   return absl::StrCat(text, settings.ToString());
 }
 
-// An optimizer that exists: of the same type and options, over the same parameters.
+// Checks that an existing optimizer has the same type and options, and steps the same parameters.
 absl::Status CheckExisting(store::Store& store, const EntryPtr& entry,
                            const HostedOptimizer& wanted) {
   const auto optimizer = optim::OptimizerOf(*entry);

@@ -22,8 +22,8 @@ OwnerContents DescribeContents(const store::Store& store);
 // Describes the state arrays of one parameter, named by slot.
 std::vector<checkpoint::TensorSpec> DescribeState(const optim::SteppedParameter& parameter);
 
-// Checks that `wanted` can be loaded: values and optimizers that exist must fit, and the others
-// must be possible to create. Changes nothing.
+// Checks that `wanted` can be loaded: existing values and optimizers must fit, and it must be
+// possible to create the others. Changes nothing.
 // Errors: FAILED_PRECONDITION for a value or optimizer that exists with another kind, shape,
 // options or state, naming both; INVALID_ARGUMENT for one that could not be created;
 // RESOURCE_EXHAUSTED if the memory budget is too small.

@@ -20,7 +20,7 @@
 namespace psd::services {
 namespace {
 
-// Returns the number of the file for each of the item's arrays. Errors: INVALID_ARGUMENT.
+// Returns the index of the file for each of the item's arrays. Errors: INVALID_ARGUMENT.
 absl::StatusOr<std::vector<size_t>> FilesOf(const v1::ExportItem& asked,
                                             const v1::ExportedItem& item) {
   size_t arrays = 1;
@@ -41,8 +41,8 @@ absl::StatusOr<std::vector<size_t>> FilesOf(const v1::WriteSaveRequest& request,
   return files;
 }
 
-// Runs `append`, which appends to the save and returns the reply, when its number has come. Errors:
-// those of OwnSave::Do; then `append` does not run.
+// Runs `append` when the turn of its number has come. `append` appends to the save and returns the
+// reply. Errors: those of OwnSave::Do; then `append` does not run.
 template <typename ReplyType, typename Append>
 absl::Status Do(const rpc::Answer<ReplyType>& answer, const SaveTable::SavePtr& save,
                 uint64_t number, Append append) {
@@ -98,7 +98,7 @@ absl::StatusOr<v1::OpenSaveReply> SaveService::ServeOpen(const rpc::CallPtr& cal
   uses_.logger.Log(LogLevel::kInfo, opened.ok() ? "save_opened" : "save_not_here",
                    opened.ok() ? "writes its own files of a save" : opened.message(),
                    {{"peer", call->caller().name}, {"files", files.files.size()}});
-  // The session may have ended before the save was registered, and nobody would give it up. The
+  // If the session ended before the save was registered, nobody else would give the save up. The
   // peer may have opened another save under the same id meanwhile, which stays.
   if (opening.ok() && call->cancelled()) Destroy(saves_.Take(key, *opening));
   v1::OpenSaveReply reply;

@@ -50,8 +50,8 @@ class SaveService {
   explicit SaveService(Uses uses);
 
   // Lets `owner` make `files`, which are known as `id` from then on. If the owner cannot write
-  // there, the result is false and says why: it has no checkpoint_root, the folder is not below it
-  // or is another folder, or the owner writes SaveTable::kMaxSaves saves already.
+  // there, the result is false and says why: it has no checkpoint_root, the folder is not below
+  // that root or is another folder, or the owner already writes SaveTable::kMaxSaves saves.
   struct Opened {
     bool here = false;
     std::string why_not;
@@ -94,7 +94,7 @@ class SaveService {
   absl::Status WritePieceHere(const rpc::Answer<v1::ExportReply>& answer, const SavePtr& save,
                               const v1::WriteSaveRequest& request);
 
-  // Returns the opening (see SaveTable).
+  // Returns the number of the opening (see SaveTable).
   absl::StatusOr<uint64_t> OpenHere(const Key& key, const OwnFiles& files);
   absl::StatusOr<SavePtr> MakeFiles(const OwnFiles& files);
   // Destroys the save on another thread than the caller's, because a write may be under way.

@@ -19,8 +19,8 @@ namespace psd::services {
 
 // A place is reserved before the files of a save are made, so that there are never too many. While
 // the files are being made, a peer may give the save up and open another one under its id.
-// Therefore a place belongs to one opening, and only that opening can fill it. Thread-safe.
-// Destroys no save.
+// Therefore a place belongs to one opening, and only that opening can fill it. Thread-safe. Never
+// destroys a save.
 class SaveTable {
  public:
   // The bound for all sessions together. Each save has a thread, and so has each of its files.
@@ -38,9 +38,9 @@ class SaveTable {
 
   // Errors: NOT_FOUND, also while the files of the save are being made.
   absl::StatusOr<SavePtr> Find(const Key& key) const PSD_EXCLUDES(mutex_);
-  // Frees the place, and returns the save that was in it; null if there was nothing yet.
+  // Frees the place, and returns the save that was in it; null if the place was not filled yet.
   SavePtr Take(const Key& key) PSD_EXCLUDES(mutex_);
-  // The same if the place belongs to `opening`. Otherwise it stays as it is, and null is returned.
+  // As above, if the place belongs to `opening`. Otherwise it stays as it is, and null is returned.
   SavePtr Take(const Key& key, uint64_t opening) PSD_EXCLUDES(mutex_);
   std::vector<SavePtr> TakeAllOf(GlobalId session) PSD_EXCLUDES(mutex_);
 

@@ -77,7 +77,7 @@ absl::StatusOr<std::shared_ptr<Transfer>> TransferTable::Take(GlobalId session, 
   auto transfer = found->second.find(id);
   if (transfer == found->second.end()) return Unknown(id);
   if (transfer->second->direction() != Transfer::Direction::kIn) return NotToBeFilled();
-  // Other handles come from this table only, under this lock.
+  // Only this table hands out handles, under this lock.
   if (transfer->second.use_count() > 1)
     return absl::FailedPreconditionError("pieces of this transfer are still arriving");
   std::shared_ptr<Transfer> taken = std::move(transfer->second);

@@ -1,6 +1,6 @@
 #pragma once
 
-// store::Values that are transferred into an owner or out of it in pieces.
+// Values that are transferred into an owner or out of it in pieces.
 
 #include <cstdint>
 #include <map>
@@ -30,10 +30,11 @@ class Transfer {
 
   Direction direction() const { return direction_; }
   const std::vector<Tensor>& arrays() const { return arrays_; }
-  // Returns bytes of one array, shared. Errors: INVALID_ARGUMENT if the array does not have them.
+  // Returns a part of one array, without copying. Errors: INVALID_ARGUMENT if it is outside of the
+  // array.
   absl::StatusOr<Buffer> Piece(uint64_t array, uint64_t first_byte, uint64_t bytes) const;
-  // Requires: nobody reads the arrays yet.
-  // Errors: as above; FAILED_PRECONDITION if the transfer is on its way out.
+  // Copies `bytes` into one array. Requires: nobody reads the arrays yet. Errors: as above;
+  // FAILED_PRECONDITION if the transfer is an outgoing one.
   absl::Status Fill(uint64_t array, uint64_t first_byte, const Buffer& bytes);
 
  private:
@@ -57,9 +58,9 @@ class TransferTable {
   // Errors: NOT_FOUND.
   absl::StatusOr<std::shared_ptr<Transfer>> Find(GlobalId session, GlobalId id) const
       PSD_EXCLUDES(mutex_);
-  // Removes a transfer that was filled, and returns it to code that uses up its arrays.
+  // Removes a transfer that was filled, and returns it to the code that will use its arrays up.
   // Errors: NOT_FOUND; FAILED_PRECONDITION while the transfer is still being filled, or if it is an
-  // outgoing one. The transfer stays then.
+  // outgoing one; the transfer then stays.
   absl::StatusOr<std::shared_ptr<Transfer>> Take(GlobalId session, GlobalId id)
       PSD_EXCLUDES(mutex_);
   // Removes a transfer, if there is one.
@@ -69,8 +70,9 @@ class TransferTable {
  private:
   using OfSession = std::map<GlobalId, std::shared_ptr<Transfer>>;  // by id
 
-  mutable Mutex mutex_;                                             // leaf; memory is freed outside
-  std::map<GlobalId, OfSession> transfers_ PSD_GUARDED_BY(mutex_);  // by session; no empty ones
+  mutable Mutex mutex_;  // leaf; memory is freed outside
+  // By session; no element is empty.
+  std::map<GlobalId, OfSession> transfers_ PSD_GUARDED_BY(mutex_);
 };
 
 }  // namespace psd::services

@@ -156,8 +156,8 @@ absl::StatusOr<rpc::Contents> GradientService::ServeFetch(const rpc::CallPtr& ca
                                                           v1::GradientRequest request) {
   const GlobalId id{request.context_incarnation(), request.context_counter()};
   const GlobalId leaf{request.leaf_incarnation(), request.leaf_counter()};
-  // A value that is gone has no name to ask about; its gradient is left to the context that used
-  // it.
+  // A value that is gone has no name to ask about; its gradient belongs only to the context that
+  // used it.
   if (const auto entry = uses_.store.Get(leaf); entry.ok()) {
     PSD_RETURN_IF_ERROR(
         rref::Authorize(uses_.agent.access(), rpc::AskerOf(*call), rpc::Right::kRead, **entry));

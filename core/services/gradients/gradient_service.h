@@ -1,6 +1,6 @@
 #pragma once
 
-// Gradients that a context has collected on the workers that own the leaves: fetches them, and adds
+// Gradients that a context has collected on the workers that own the leaves. Fetches them, and adds
 // gradients that were computed outside of psd.
 
 #include <cstdint>
@@ -54,26 +54,26 @@ class GradientService {
                              const rpc::CallOptions& options);
 
   // Adds a gradient that was computed outside of psd to those that `context` has collected on the
-  // parameter's owner, as a backward would. `version` is the version of the parameter that it was
-  // computed from; 0 if unknown.
-  // Errors: INVALID_ARGUMENT, changing nothing, unless the value is a parameter that requires grad,
-  // the gradient has the parameter's shape and dtype, and the parameter has reached `version`.
+  // parameter's owner, as a backward pass would. `version` is the version of the parameter that the
+  // gradient was computed from; 0 if unknown. Errors: INVALID_ARGUMENT, changing nothing, unless
+  // the value is a parameter that requires grad, the gradient has the parameter's shape and dtype,
+  // and the parameter has reached `version`.
   Future<Unit> Push(const dist_autograd::ContextPtr& context, const rref::RRef& parameter,
                     uint64_t version, const Tensor& gradient, const rpc::CallOptions& options);
 
-  // The same for a named parameter of this worker, for its clients that are no workers. Errors:
+  // Adds a gradient to a named parameter of this worker, for clients that are not workers. Errors:
   // NOT_FOUND for the name; PERMISSION_DENIED; those of Push.
   absl::Status PushHere(const rpc::Asker& asker, dist_autograd::ContextState& context,
                         const std::string& parameter, uint64_t version, Tensor gradient) const;
 
  private:
-  // Require: the creation of the value has ended.
+  // The next functions require that the creation of the value has ended.
   Future<store::Value> SendFetch(GlobalId context, const rref::RRef& leaf,
                                  const rpc::CallOptions& options);
   Future<Unit> SendPush(const dist_autograd::ContextPtr& context, const rref::RRef& parameter,
                         uint64_t version, const Tensor& gradient, const rpc::CallOptions& options);
-  // Returns the reason why `leaf`, a value of this worker, has no gradient. `none` is the error of
-  // the context.
+  // Returns the reason why `leaf`, a value of this worker, has no gradient. `none` is the error
+  // that the context has given.
   absl::Status WhyNone(GlobalId leaf, const absl::Status& none) const;
   absl::StatusOr<rpc::Contents> ServeFetch(const rpc::CallPtr& call, v1::GradientRequest request);
   absl::Status ServePush(const rpc::CallPtr& call, rpc::Beside<v1::PushedGradient> fields);

@@ -5,7 +5,7 @@
 
 namespace psd::services {
 
-// Names rows of a table that are to be looked up.
+// The rows of one table that are to be looked up.
 struct RowsQuery {
   rref::RRef table;  // an embedding table (CreateOptions::rows), or a parameter with two axes
   Tensor ids;        // i64, any shape, each in [0, rows of the table)

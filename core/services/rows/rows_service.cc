@@ -23,8 +23,8 @@ namespace {
 using store::EntryPtr;
 using store::Value;
 
-// The payload of the request has the ids, one tensor for each table, and that of the reply the
-// rows.
+// The payload of the request has the ids, one tensor for each table. The payload of the reply has
+// the rows.
 constexpr rpc::Declared<rpc::Beside<v1::FetchRequest>, rpc::Contents> kLookUp{
     {"rows.lookup", rpc::MethodKind::kRead, rpc::RunsOn::kCarrierThread}};
 

@@ -23,8 +23,8 @@ namespace psd::services {
 // Answers on every worker, trainers included. Thread-safe.
 class StatusService {
  public:
-  // The number of named values and of contexts that are listed unless the request sets a limit, and
-  // the highest limit.
+  // The number of named values and of contexts that are listed if the request sets no limit, and
+  // the highest limit that a request can set.
   static constexpr size_t kDefaultLimit = 1000;
   static constexpr size_t kMaxLimit = 100'000;
 
@@ -50,7 +50,7 @@ class StatusService {
   // Returns the present status. Each part is consistent in itself, but not with the others. Takes
   // time in proportion to the number of entries listed.
   v1::WorkerStatus Collect(const v1::StatusRequest& request) const;
-  // The same for a client. Errors: PERMISSION_DENIED.
+  // As Collect, for a client. Errors: PERMISSION_DENIED.
   absl::StatusOr<v1::WorkerStatus> CollectFor(const rpc::Asker& asker,
                                               const v1::StatusRequest& request) const;
 
