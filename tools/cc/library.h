@@ -1,5 +1,5 @@
 // Included first in every library and program of psd. GCC parses it once (precompiled.bzl). The
-// build with Clang does without, so that every file includes what it uses.
+// Clang build does not include it, so that every file must include what it uses.
 
 #include <algorithm>
 #include <atomic>

@@ -56,7 +56,7 @@ void SetEnvironment(const ChildSpec& spec) {
   }
 }
 
-// Gives the new process the signals of a program that was started from a shell.
+// Resets the signals to those of a program that was started from a shell.
 void ResetSignals() {
   ::signal(SIGPIPE, SIG_DFL);
   sigset_t none;
@@ -64,10 +64,10 @@ void ResetSignals() {
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
 }
 
-// Turns the new process into the program. Returns only if that fails, with errno set.
+// Replaces the new process by the program. Returns only if that fails, with errno set.
 void Become(const ChildSpec& spec, pid_t parent, const Pipe& output, const Pipe& errors) {
   ::setpgid(0, 0);
-  // The parent may have died before the signal was asked for.
+  // The parent may have died before prctl was called.
   if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || ::getppid() != parent) return;
   const int nothing = ::open("/dev/null", O_RDWR | O_CLOEXEC);
   const int written = spec.silent ? nothing : output.writes();
@@ -105,7 +105,7 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Start(const ChildSpe
     const ssize_t told = ::write(failure.writes(), &error, sizeof(error));
     ::_exit(told > 0 ? kExitNotStarted : kExitNotStarted + 1);
   }
-  ::setpgid(pid, pid);  // the child does it too, and either may be first
+  ::setpgid(pid, pid);  // the child does it too, and either may come first
   for (Pipe* pipe : {&output, &errors, &failure}) pipe->CloseWrites();
   int error = 0;
   ssize_t got = 0;
@@ -137,7 +137,7 @@ void ChildProcess::Signal(int number) {
 bool ChildProcess::EndGroup() {
   if (reaped_) return false;
   siginfo_t info = {};
-  // The process is left in the table, so that no other process can get its number.
+  // The process stays in the process table, so that no other process can get its number.
   const int asked = ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT);
   if (asked != 0 || info.si_pid == 0) return false;
   Signal(SIGKILL);

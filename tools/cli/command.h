@@ -21,7 +21,7 @@ struct Options {
   bool json = false;
   bool color = false;  // standard output is a terminal, so headings are bold
 
-  // Flags of single commands, see Command::flags.
+  // Flags of single commands; see Command::flags.
   std::string owners;     // "owner0=10.0.0.5:7071,…"; empty: the owners that the registrar knows
   std::string name;       // the name of a save
   std::string leave_out;  // "owner1,owner2": owners whose values are not saved
@@ -30,7 +30,7 @@ struct Options {
   bool full_speed = false;
   bool only_missing = false;
   bool accept_skew = false;
-  std::string ranks;               // run: how many, as it was given
+  std::string ranks;               // run: the number of ranks, as it was given
   std::string restarts;            // run: how often a rank is started again
   std::string grace;               // run: the time from SIGTERM to SIGKILL
   std::string owner;               // run: "owner0=10.0.0.5:7071,…", one or more --owner
@@ -38,7 +38,7 @@ struct Options {
 };
 
 // Runs a command, which prints to standard output. Errors: INVALID_ARGUMENT if the command is used
-// wrongly; any other code if it failed. ExitCodeOf says what psctl ends with.
+// wrongly; any other code if it failed. ExitCodeOf gives psctl's exit code.
 using CommandFunction = absl::Status (*)(const Options& options,
                                          const std::vector<std::string>& arguments);
 

@@ -29,7 +29,7 @@ class Connection {
     return ToStatus(status, context);
   }
 
-  // Makes the standard health check of the whole server. Errors: UNAVAILABLE if it does not serve.
+  // Calls the standard health check for the whole server. Errors: UNAVAILABLE if it does not serve.
   absl::Status CheckHealth();
 
  private:

@@ -8,11 +8,11 @@ namespace psd::cli {
 
 inline constexpr int kExitFailure = 1;
 inline constexpr int kExitUsage = 2;
-inline constexpr int kExitOfSignal = 128;  // and the number of the signal
+inline constexpr int kExitOfSignal = 128;  // plus the number of the signal
 
-// Returns `status` with the exit code that psctl ends with. An OK status is returned unchanged.
+// Returns `status` with the exit code for psctl attached. An OK status is returned unchanged.
 absl::Status WithExitCode(absl::Status status, int code);
-// Returns the code of a failure; kExitFailure if it has none.
+// Returns the exit code of a failure; kExitFailure if it has none.
 int ExitCodeOf(const absl::Status& failure);
 
 }  // namespace psd::cli

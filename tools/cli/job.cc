@@ -35,8 +35,9 @@ absl::StatusOr<std::unique_ptr<Worker>> Attach(const Options& options,
 constexpr absl::string_view kNameThem =
     "name all owners of the job yourself: --owners NAME=HOST:PORT,…";
 
-// Returns the owner at --address and, if it names another owner as the registrar, that owner too.
-// Errors: INVALID_ARGUMENT if the registrar is to be left out, because only it knows the owners.
+// Returns the owner at --address. If it names another owner as the registrar, returns that owner
+// too. Errors: INVALID_ARGUMENT if the registrar is to be left out, because only it knows the
+// owners.
 absl::StatusOr<std::vector<OwnerAddress>> AskFirst(const Options& options) {
   Connection connection(options);
   v1::WorkerStatus status;

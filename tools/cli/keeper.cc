@@ -20,7 +20,7 @@ namespace {
 [[noreturn]] void Keep(int pipe) {
   ::setpgid(0, 0);  // a Ctrl-C at the terminal is not for this process
   for (int number : {SIGINT, SIGTERM, SIGHUP}) ::signal(number, SIG_IGN);
-  // Keeps nothing open that somebody may wait for, such as the standard output.
+  // Closes everything that somebody may wait for, such as the standard output.
   constexpr int kPipe = 3;
   const int nothing = ::open("/dev/null", O_RDWR);
   for (int standard : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) ::dup2(nothing, standard);
@@ -71,7 +71,7 @@ Keeper::~Keeper() {
 }
 
 void Keeper::Tell(pid_t group) {
-  // A small write to a pipe is whole. It fails only if the keeper was killed, and then nothing is
+  // A small write to a pipe is never split. It fails only if the keeper was killed. Then nothing is
   // watched, which is no reason to stop the job.
   while (::write(pipe_, &group, sizeof(group)) < 0 && errno == EINTR) {
   }

@@ -11,7 +11,7 @@
 namespace psd::cli {
 
 // A small process that waits for the end of this one. The system itself kills the processes that
-// this one has started (ChildProcess), but not those that they have started in turn.
+// this process has started (ChildProcess), but not those that they have started in turn.
 // Thread-compatible.
 class Keeper {
  public:

@@ -91,7 +91,7 @@ absl::Status Launcher::Run() {
 // ---- start
 
 absl::Status Launcher::Prepare() {
-  // Pipes must not take the numbers of the standard streams.
+  // Makes sure that pipes do not get the numbers of the standard streams.
   int opened = 0;
   do {
     opened = ::open("/dev/null", O_RDWR);
@@ -115,7 +115,7 @@ absl::Status Launcher::StartRegistrar() {
   registrar->tag = "[registrar] ";
   registrar->is_registrar = true;
   registrar->spec.kept_descriptor = ends[1];
-  registrar->spec.silent = true;  // its line for people is none of the job's
+  registrar->spec.silent = true;  // its line for people is not part of the job's output
   registrar->spec.command = {spec_.psd,    "--registrar_only",   "--name",      kRegistrarName,
                              "--listen",   "127.0.0.1:0",        "--log_level", "error",
                              "--ready_fd", absl::StrCat(ends[1])};
@@ -231,7 +231,7 @@ void Launcher::ReadAddress() {
   const ssize_t got = ::read(address_pipe_, line, sizeof(line));
   if (got < 0) return;  // nothing yet
   ::close(std::exchange(address_pipe_, -1));
-  if (got == 0 || kill_at_.has_value()) return;  // the end of the registrar is seen elsewhere
+  if (got == 0 || kill_at_.has_value()) return;  // the end of the registrar is noticed elsewhere
   std::string address(line, static_cast<size_t>(got));
   address.erase(std::find(address.begin(), address.end(), '\n'), address.end());
   registrar_ = absl::StrCat(kRegistrarName, "=", address);
@@ -245,7 +245,8 @@ void Launcher::ReapAll() {
     if (!process->child->EndGroup()) continue;
     keeper_->Forget(process->child->pid());
     process->wait_status = process->child->Reap();
-    // All that it has written is there. Later bytes come from others that hold the pipe open.
+    // All that it has written can be read now. Later bytes come from others that hold the pipe
+    // open.
     for (std::optional<Stream>* stream : {&process->output, &process->errors})
       if (stream->has_value()) ::ioctl((*stream)->descriptor, FIONREAD, &(*stream)->left);
   }
@@ -254,7 +255,7 @@ void Launcher::ReapAll() {
 void Launcher::EndRegistrarLast() {
   const bool ranks_will_start = address_pipe_ >= 0 && !kill_at_.has_value();
   if (ranks_will_start || RunningRanks() != 0) return;
-  // The registrar holds nothing that an orderly stop would save.
+  // An orderly stop would save nothing of the registrar.
   for (const auto& process : processes_)
     if (process->child != nullptr) process->child->Signal(SIGKILL);
 }
@@ -278,7 +279,7 @@ void Launcher::ReadFrom(Process& process) {
 void Launcher::ReadStream(bool last, OutputSink& sink, std::optional<Stream>* stream) {
   char bytes[kReadBytes];
   std::string whole;
-  // Told twice to stop, it waits for no reader: what is left is dropped.
+  // After a second signal it waits for no reader, and drops what is left.
   while (stream->has_value() && (impatient_ || !sink.full())) {
     const size_t most = last ? static_cast<size_t>((*stream)->left) : kReadBytes;
     const ssize_t got = ::read((*stream)->descriptor, bytes, std::min(most, kReadBytes));
@@ -293,7 +294,7 @@ void Launcher::ReadStream(bool last, OutputSink& sink, std::optional<Stream>* st
       stream->reset();
     }
     if (!impatient_) sink.Add(whole);
-    if (!last) break;  // the others have their turn
+    if (!last) break;  // other processes get their turn
   }
 }
 

@@ -30,7 +30,7 @@ struct JobSpec {
   std::string psd;                   // the daemon's program, for the registrar
 };
 
-// Works on one thread that never waits for anything but all of its processes together. Used once.
+// Works on one thread, which waits only in one place, for all of its processes together. Used once.
 class Launcher {
  public:
   explicit Launcher(JobSpec spec);
@@ -39,15 +39,15 @@ class Launcher {
   Launcher& operator=(const Launcher&) = delete;
 
   // Runs the job to its end. Passes on SIGINT, SIGTERM and SIGHUP; a second one kills the ranks.
-  // Changes the signal mask and the signal handlers of the process.
-  // Errors, with the exit code of the process (ExitCodeOf): the first rank that died and was not
-  // started again, the signal that ended the job, or why it could not start.
+  // Changes the signal mask and the signal handlers of the process. Errors, each with the exit code
+  // of the process (ExitCodeOf): the first rank that died and was not started again, the signal
+  // that ended the job, or the reason why it could not start.
   absl::Status Run();
 
  private:
   // One of the two streams that a process writes.
   struct Stream {
-    int descriptor = -1;  // belongs to the process
+    int descriptor = -1;  // owned by the process
     TaggedLines lines;
     int left = 0;  // the bytes to read once the process has ended
   };
@@ -59,8 +59,8 @@ class Launcher {
     bool is_registrar = false;
     int restarts = 0;  // so far
     std::unique_ptr<ChildProcess> child;
-    std::optional<int> wait_status;        // when it has ended
-    std::optional<Stream> output, errors;  // while they may bring more
+    std::optional<int> wait_status;        // set when it has ended
+    std::optional<Stream> output, errors;  // set while more output may come
   };
 
   absl::Status Prepare();
@@ -97,13 +97,14 @@ class Launcher {
   OutputSink output_, errors_;
   // Whether both are the same pipe or file. One sink then keeps the lines of both whole.
   bool shared_output_ = false;
-  int signals_ = -1;       // a signalfd
-  int address_pipe_ = -1;  // from the registrar; -1 when it has told its address, or there is none
-  std::string registrar_;  // "registrar=127.0.0.1:43210", once it is known
-  absl::Status failure_;   // the first one
-  int stopped_by_ = 0;     // the signal that ended the job
-  std::optional<absl::Time> kill_at_;  // while it stops
-  bool impatient_ = false;             // told twice to stop
+  int signals_ = -1;  // a signalfd
+  // Reads from the registrar; -1 when its address is known, or there is no registrar.
+  int address_pipe_ = -1;
+  std::string registrar_;              // "registrar=127.0.0.1:43210", once it is known
+  absl::Status failure_;               // the first one
+  int stopped_by_ = 0;                 // the signal that ended the job
+  std::optional<absl::Time> kill_at_;  // set while it stops
+  bool impatient_ = false;             // whether it was told twice to stop
 };
 
 }  // namespace psd::cli

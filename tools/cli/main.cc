@@ -107,7 +107,7 @@ bool TakeOwner(const std::vector<std::string>& arguments, size_t* at, std::strin
   return true;
 }
 
-// Takes a flag of single commands. Returns false if `arguments[*at]` is none.
+// Takes a flag of single commands. Returns false if `arguments[*at]` is not such a flag.
 bool TakeOwnFlag(const std::vector<std::string>& arguments, size_t* at, Options* options) {
   const std::string name = arguments[*at].substr(0, arguments[*at].find('='));
   if (arguments[*at] == "--spread") {
@@ -180,7 +180,7 @@ int Main(const std::vector<std::string>& arguments) {
   std::vector<std::string> words;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const std::string& argument = arguments[i];
-    // The rest are a program and its arguments, which may look like flags.
+    // The remaining words are a program and its arguments, which may look like flags.
     if (TakesProgram(words) && (argument == "--" || !absl::StartsWith(argument, "-"))) {
       words.insert(words.end(), arguments.begin() + static_cast<ptrdiff_t>(i + (argument == "--")),
                    arguments.end());

@@ -13,7 +13,7 @@ void OutputSink::Add(absl::string_view lines) {
 }
 
 void OutputSink::Write() {
-  // A pipe that takes some takes as much as this without blocking.
+  // A pipe that accepts anything accepts at least this much without blocking.
   const ssize_t wrote =
       ::write(descriptor_, text_.data(), std::min<size_t>(text_.size(), PIPE_BUF));
   if (wrote >= 0) {

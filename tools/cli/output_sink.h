@@ -17,10 +17,10 @@ class OutputSink {
 
   int descriptor() const { return descriptor_; }
   bool empty() const { return text_.empty(); }
-  // Whether so much is kept that nothing more should be read for this sink.
+  // Whether so much text is kept that nothing more should be read for this sink.
   bool full() const { return text_.size() >= kFullBytes; }
 
-  // Whole lines only. If the reader is gone, they are dropped.
+  // Adds whole lines. If the reader is gone, they are dropped.
   void Add(absl::string_view lines);
   // Writes as much as the descriptor takes at once. Requires: poll has said that it takes some.
   void Write();

@@ -30,7 +30,7 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
-// Returns `text` with all characters replaced that are not printable. UTF-8 is kept.
+// Returns `text` with '?' in place of all characters that are not printable. UTF-8 is kept.
 std::string Printable(absl::string_view text);
 
 std::string FormatBytes(uint64_t bytes);    // "0 B", "1.5 KiB", "12 MiB"
