@@ -17,7 +17,7 @@ using Shapes = absl::Span<const Shape* const>;
 using ShapeOr = absl::StatusOr<Shape>;
 using List = std::vector<int64_t>;
 
-// These read attributes by name. Requires: CheckCall has accepted the attributes.
+// The next functions read attributes by name. Requires: CheckCall has accepted the attributes.
 int64_t Int(const Attributes& attributes, absl::string_view name, int64_t otherwise = 0) {
   auto found = attributes.find(name);
   return found == attributes.end() ? otherwise : std::get<int64_t>(found->second);

@@ -21,7 +21,7 @@ GraphPass::GraphPass(std::vector<std::shared_ptr<Node>> starts, PassContext cont
     ++state.pending;
   }
   uint32_t sums = 0;
-  for (size_t number = 0; number < states_.size(); ++number) {  // more are found meanwhile
+  for (size_t number = 0; number < states_.size(); ++number) {  // more states are added meanwhile
     const Node& node = *states_[number].node;
     states_[number].first_target = static_cast<uint32_t>(targets_.size());
     states_[number].first_sum = sums;

@@ -1,7 +1,7 @@
 #pragma once
 
-// Adds up gradients that arrive at the same place, in place where nobody else can see the sum.
-// Gradients of f16 and bf16 are added in f32, and their sum is rounded once.
+// Adds up gradients that arrive at the same place. The sum is changed in place if nobody else can
+// see it. Gradients of f16 and bf16 are added in f32, and their sum is rounded once.
 
 #include <cstddef>
 #include <cstdint>
@@ -43,8 +43,8 @@ class GradientSums {
     PSD_RETURN_IF_ERROR(Finish(at));
     return std::exchange(sums_[at], Tensor());
   }
-  // Returns `count` sums from number `first` on, in place. The caller must make these tensors
-  // undefined before anything is added again. Errors: as above; the sums are then undetermined.
+  // Returns `count` sums from number `first` on, in place. Before anything is added again, the
+  // caller must make these tensors undefined. Errors: as above; the sums are then undetermined.
   absl::StatusOr<absl::Span<Tensor>> Take(size_t first, size_t count) {
     for (size_t i = 0; i < count; ++i) PSD_RETURN_IF_ERROR(Finish(first + i));
     return absl::MakeSpan(sums_).subspan(first, count);
@@ -53,9 +53,9 @@ class GradientSums {
  private:
   enum class State : uint8_t {
     kGiven,     // at most one gradient, which others may see
-    kOwn,       // the sum was made here, so that nobody else can see it
-    kWideF16,   // as kOwn, in f32 although its gradients are of f16
-    kWideBF16,  // likewise of bf16
+    kOwn,       // the sum was made here and is not shared
+    kWideF16,   // as kOwn, but in f32 although its gradients are of f16
+    kWideBF16,  // the same for bf16
   };
 
   absl::Status AddTo(size_t at, const Tensor& gradient);

@@ -1,7 +1,7 @@
 #pragma once
 
-// Functions of the user that are attached to variables and called in every backward pass that
-// reaches these.
+// Functions of the user that are attached to variables. Every backward pass that reaches the
+// variable calls them.
 
 #include <functional>
 #include <utility>
@@ -14,19 +14,19 @@
 
 namespace psd {
 
-// Sees the sum of a variable's gradients over all its uses and returns what goes on in its place:
-// another tensor of the same shape and dtype, or `gradient` itself. Its elements are shared: it
-// must not write to them. An error fails the pass, and so does an exception, as INTERNAL with its
-// text.
+// Gets the sum of a variable's gradients over all its uses, and returns the gradient to use
+// instead: another tensor of the same shape and dtype, or `gradient` itself. The elements of
+// `gradient` are shared, so a hook must not write to them. An error fails the pass. So does an
+// exception, which becomes INTERNAL with its text.
 using GradientHook = std::function<absl::StatusOr<Tensor>(const Tensor& gradient)>;
 
-// Sees the gradient of a leaf after it was handed to the pass's sink. Errors and exceptions as
-// above.
+// Gets the gradient of a leaf after it was handed to the pass's sink. Errors and exceptions are
+// handled as above.
 using AccumulatedHook = std::function<absl::Status(const Tensor& gradient)>;
 
 // The hooks of one node. In each pass every hook is called once, in the order in which they were
-// added, unless there is no gradient for it. Hooks are called on any thread, and at the same time
-// by passes that run at the same time. Add requires that no pass runs.
+// added, unless there is no gradient for it. Hooks may be called on any thread, and by several
+// passes at the same time. Add requires that no pass runs.
 class NodeHooks {
  public:
   void Add(int input, GradientHook hook) { before_.push_back({input, std::move(hook)}); }

@@ -12,12 +12,12 @@
 namespace psd {
 namespace {
 
-// The nodes that this thread still has to release in its outermost Drop; null while none runs.
+// The nodes that the outermost Drop of this thread still has to release; null while no Drop runs.
 thread_local std::vector<std::shared_ptr<Node>>* dying = nullptr;
 
 // Moves the nodes that nobody else holds to `to`, and releases the others, which stay alive. If the
-// other holders release such a node at the same time, it is destroyed here, and its own Drop moves
-// its nodes to the list.
+// other holders release such a node at the same time, it is destroyed here, and its own Drop then
+// adds its successors to the list.
 void MoveNodes(absl::Span<Edge> edges, std::vector<std::shared_ptr<Node>>& to) {
   for (Edge& edge : edges) {
     if (edge.node.use_count() == 1) {
@@ -53,9 +53,8 @@ NodeHooks& Node::MutableHooks() {
   return *hooks_;
 }
 
-// The outermost Drop of a thread destroys nodes in a loop. The Drop of a node that is destroyed in
-// it only adds that node's successors to the list, so that the stack does not grow with the depth
-// of the graph.
+// The outermost Drop of a thread destroys nodes in a loop. The Drop of each destroyed node only
+// adds that node's successors to the list, so the stack does not grow with the depth of the graph.
 void Node::Drop(absl::Span<Edge> edges) {
   if (dying != nullptr) return MoveNodes(edges, *dying);
   std::vector<std::shared_ptr<Node>> nodes;

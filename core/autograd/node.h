@@ -1,7 +1,7 @@
 #pragma once
 
-// The graph that backward walks. A node is an operation that was done; its edges lead to the
-// operations that made its arguments.
+// The graph that backward walks. A node is an operation that was done; its edges lead to the nodes
+// that made its arguments.
 
 #include <atomic>
 #include <cstddef>
@@ -23,8 +23,8 @@ class Node;
 class NodeHooks;
 class NodeIndex;
 
-// Says where a gradient goes: to input `input` of `node`. If there is no node, the gradient is not
-// needed.
+// The place that a gradient goes to: input `input` of `node`. If there is no node, the gradient is
+// not needed.
 struct Edge {
   std::shared_ptr<Node> node;  // shared by all edges that point to it
   int input = 0;
@@ -33,7 +33,7 @@ struct Edge {
 };
 
 using Edges = std::vector<Edge>;
-// Gradients of a node's results or of its arguments. An undefined tensor means "no gradient".
+// The gradients of a node's results or of its arguments. An undefined tensor means "no gradient".
 using Tensors = absl::InlinedVector<Tensor, 2>;
 
 // Describes a leaf to a GradientSink. The key of a parameter is the id of its value. A leaf that a
@@ -50,12 +50,12 @@ class GradientSink {
  public:
   virtual ~GradientSink() = default;
   // Takes the gradient of a leaf, summed over all paths. Called at most once per leaf and pass. The
-  // gradient is contiguous and has the leaf's shape and dtype. Its elements may be shared, so they
-  // must be copied before anything is added to them.
+  // gradient is contiguous and has the leaf's shape and dtype. Its elements may be shared, so the
+  // sink must copy them before it adds to them.
   virtual absl::Status Accumulate(const LeafInfo& leaf, Tensor gradient) = 0;
   // Takes the gradient of rows of a leaf that were looked up. Called once per lookup. The leaf's
-  // gradient is the sum of all that both functions are given.
-  // Errors: FAILED_PRECONDITION if the sink takes no sparse gradients.
+  // gradient is the sum of everything that is passed to this function and to Accumulate. Errors:
+  // FAILED_PRECONDITION if the sink takes no sparse gradients.
   virtual absl::Status AccumulateSparse(const LeafInfo& leaf, SparseTensor gradient);
 };
 
@@ -80,28 +80,30 @@ class Node {
 
   // For example "Linear", "AccumulateGrad" or "Recv".
   virtual absl::string_view Name() const = 0;
-  // The number of gradients that it takes: the number of the operation's results.
+  // The number of gradients that it takes, which is the number of the operation's results.
   virtual int NumInputs() const { return 1; }
 
-  // Computes the gradients of the operation's arguments from `gradients`, those of its results.
-  // `results` has one element for each edge of next(); all are undefined before, and those for
-  // edges without a node may stay so. An undefined tensor means "no gradient" in both. The node may
-  // move tensors out of `gradients`. Frees saved values unless `pass.retain_graph`.
-  // Errors: SavedValuesFreed if they were freed before; those of the computation.
+  // Computes the gradients of the operation's arguments from `gradients`, the gradients of its
+  // results. `results` has one element for each edge of next(). All are undefined before the call,
+  // and those for edges without a node may stay undefined. An undefined tensor means "no gradient"
+  // in both. The node may move tensors out of `gradients`. Frees saved values unless
+  // `pass.retain_graph`. Errors: SavedValuesFreed if they were freed before; those of the
+  // computation.
   virtual absl::Status Apply(const PassContext& pass, absl::Span<Tensor> gradients,
                              absl::Span<Tensor> results) = 0;
 
-  // The description of the leaf if this node collects the gradient of a leaf, otherwise null.
+  // The description of the leaf if this node collects a leaf's gradient, otherwise null.
   virtual const LeafInfo* leaf() const { return nullptr; }
 
-  // Whether Apply is called even if none of the gradients is defined. A node needs this if it must
-  // tell somebody outside the graph that no gradient will come. Other nodes are skipped then.
+  // Whether Apply is called even if none of the gradients is defined; other nodes are then skipped.
+  // A node needs this if it must tell somebody outside the graph that no gradient will come.
   virtual bool RunsWithoutGradients() const { return false; }
 
-  // Says where the gradients of the arguments go. Does not change once other code can see the node.
+  // The places that the gradients of the arguments go to. They do not change once other code can
+  // see the node.
   virtual absl::Span<const Edge> next() const { return {}; }
 
-  // Null if there are no hooks.
+  // Null if the node has no hooks.
   const NodeHooks* hooks() const { return hooks_.get(); }
   // Requires: no pass runs over the node.
   NodeHooks& MutableHooks();
@@ -119,7 +121,7 @@ class Node {
 
   std::unique_ptr<NodeHooks, DeleteHooks> hooks_;
   std::atomic<const NodeIndex*> claimed_by_{nullptr};
-  size_t number_ = 0;  // the node's number in the index that claimed it; only that index uses it
+  size_t number_ = 0;  // the node's number in the index that claimed it; used only by that index
 };
 
 // A node with any number of edges.

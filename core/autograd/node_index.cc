@@ -22,8 +22,8 @@ std::optional<size_t> NodeIndex::FindUnclaimed(const Node* node) const {
 }
 
 void NodeIndex::Clear() {
-  // Release: the next index that claims a node must write its number only after this one has read
-  // the old number for the last time.
+  // Memory order release: the next index that claims a node must write its number only after this
+  // index has read the old number for the last time.
   for (Node* node : nodes_) {
     if (node->claimed_by_.load(std::memory_order_relaxed) == this)
       node->claimed_by_.store(nullptr, std::memory_order_release);

@@ -15,7 +15,7 @@ namespace psd {
 
 // A map from nodes to numbers that mostly needs no hash table: a node itself stores its number for
 // the index that claims it first. An index uses its table only for nodes that another index has
-// claimed at that time. Thread-compatible; several indices over the same nodes may be used on
+// claimed at the time. Thread-compatible; several indices over the same nodes may be used on
 // different threads. The nodes must live until Clear or the destructor.
 class NodeIndex {
  public:

@@ -77,8 +77,8 @@ absl::Status CheckDType(const OperatorSpec& spec, const Attributes& attributes) 
                                                  number, " is unknown; known are 1 to 8"));
 }
 
-// The dtype of the result: the attribute "dtype" if there is one, otherwise that of the first
-// input, or f32 if there are no inputs.
+// Returns the dtype of the result: the attribute "dtype" if there is one, otherwise the dtype of
+// the first input, or f32 if there are no inputs.
 DType OutputDType(absl::Span<const Variable* const> inputs, const Attributes& attributes) {
   const auto given = attributes.find("dtype");
   if (given != attributes.end()) return static_cast<DType>(std::get<int64_t>(given->second));

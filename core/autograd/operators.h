@@ -1,7 +1,7 @@
 #pragma once
 
-// Operators by name, for programs that arrive as data. For each operator: its arity and attributes,
-// the shape of its result before anything runs, and the function that runs it.
+// Operators by name, for programs that arrive as data. An operator has an arity and attributes, a
+// function that computes the shape of its result in advance, and the function that runs it.
 
 #include <cstdint>
 #include <functional>
@@ -22,7 +22,7 @@
 namespace psd {
 
 using AttributeValue = std::variant<int64_t, double, std::vector<int64_t>>;
-// Attributes by name. A truth value is an int64_t, 0 or 1; a dtype is its number
+// Attributes by name. A truth value is an int64_t, 0 or 1. A dtype is given by its number
 // (core/tensor/dtype.h).
 using Attributes = std::map<std::string, AttributeValue, std::less<>>;
 
@@ -46,9 +46,9 @@ struct OperatorSpec {
   std::function<absl::StatusOr<Shape>(absl::Span<const Shape* const> inputs, const Attributes&)>
       output_shape;
   std::function<Variable(absl::Span<const Variable* const> inputs, const Attributes&)> run;
-  // Returns how many multiplications each element of the result takes, for products of matrices.
-  // Null for operators that take about one operation per element. Requires: `output_shape` is OK
-  // for these inputs.
+  // Returns how many multiplications each element of the result takes. Set for products of
+  // matrices, null for operators that take about one operation per element. Requires:
+  // `output_shape` is OK for these inputs.
   std::function<int64_t(absl::Span<const Shape* const> inputs)> depth = nullptr;
 };
 
@@ -92,8 +92,8 @@ class OperatorRegistry {
 
   explicit OperatorRegistry(std::vector<OperatorSpec> operators);
 
-  // Returns the operator `op`, which lives as long as the registry.
-  // Errors: INVALID_ARGUMENT for an unknown one, naming the nearest known operator.
+  // Returns the operator `op`, which lives as long as the registry. Errors: INVALID_ARGUMENT for an
+  // unknown operator, naming the nearest known one.
   absl::StatusOr<const OperatorSpec*> Find(absl::string_view op) const;
 
   // Returns the shape of the result from the shapes of the inputs, without running anything.
@@ -101,7 +101,7 @@ class OperatorRegistry {
   absl::StatusOr<Shape> OutputShape(absl::string_view op, absl::Span<const Shape> inputs,
                                     const Attributes& attributes) const;
 
-  // Runs the operator `op`. Errors travel in the result: those of Find, of CheckCall and of the
+  // Runs the operator `op`. Errors are in the result: those of Find, of CheckCall and of the
   // operator.
   Variable Run(absl::string_view op, absl::Span<const Variable> inputs,
                const Attributes& attributes) const;

@@ -1,14 +1,14 @@
 #pragma once
 
-// Which versions of a parameter a gradient was computed from.
+// The versions of a parameter from which a gradient was computed.
 
 #include <algorithm>
 #include <cstdint>
 
 namespace psd {
 
-// For a sum of gradients it holds the oldest known version among the parts, and whether the version
-// of a part is unknown. A value; thread-compatible.
+// For a sum of gradients it holds the oldest known version among the terms, and whether the version
+// of any term is unknown. A value; thread-compatible.
 class ReadVersion {
  public:
   // The version of a single gradient; 0 means that it is unknown.

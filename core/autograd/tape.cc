@@ -16,9 +16,9 @@ constexpr int32_t kNone = -1;
 
 }  // namespace
 
-// The tape is a list of steps, each with one result, whose gradients are added up under the number
-// of the step. While the tape is recorded, the input of an edge to it is the number of a step;
-// afterwards it is the number of a result of Leave.
+// The tape is a list of steps, each with one result. The gradients of a result are added up under
+// the number of its step. While the tape is recorded, the input of an edge to it is the number of a
+// step; afterwards it is the number of a result of Leave.
 class TapeRecorder::Tape : public ListNode {
  public:
   explicit Tape(size_t operators) {
@@ -88,7 +88,7 @@ class TapeRecorder::Tape : public ListNode {
   }
 
  private:
-  // An operator that ran or, without a function, a variable from outside (an entry).
+  // An operator that ran. A step without a function is an entry: a variable from outside.
   struct Step {
     std::unique_ptr<RecordedFunction> function;
     absl::string_view name;

@@ -1,9 +1,8 @@
 #pragma once
 
-// Records the history of many operators that run one after the other as a single node of the graph.
-// The backward of this node is one walk over the operators from the last to the first, without a
-// graph to search and count. Programs are recorded this way, because no code outside sees their
-// inner variables.
+// Records many operators that run one after the other as a single node of the graph. The backward
+// of this node is one walk over the operators from the last to the first, without a graph to search
+// and count. Programs are recorded this way, because no code outside sees their inner variables.
 
 #include <cstddef>
 #include <cstdint>
@@ -26,7 +25,7 @@ class Wanted {
   void Add(size_t argument) {
     if (argument < kKept) bits_ |= uint64_t{1} << argument;
   }
-  // Arguments from number kKept on are not stored, and always count as wanted.
+  // Arguments from number kKept on are not stored; they always count as wanted.
   bool Has(size_t argument) const { return argument >= kKept || (bits_ >> argument & 1) != 0; }
 
  private:
@@ -41,8 +40,8 @@ struct SavedUse {
   bool retain = false;     // whether the values are kept for later passes
 };
 
-// The values that one operator has saved for its gradients, with the function that computes these.
-// Thread-safe.
+// The values that one operator has saved for its gradients, with the function that computes the
+// gradients. Thread-safe.
 class RecordedFunction {
  public:
   RecordedFunction() = default;
@@ -52,10 +51,10 @@ class RecordedFunction {
   static void* operator new(size_t bytes) { return TakeSmallMemory(bytes); }
   static void operator delete(void* address, size_t bytes) { GiveSmallMemory(address, bytes); }
 
-  // Computes the gradients of the arguments from `g`, that of the result. `results` has one element
-  // for each argument, undefined before; those that are not wanted may stay so. Frees the saved
-  // values unless `use.retain`.
-  // Errors: SavedValuesFreed if they were freed before; those of the computation.
+  // Computes the gradients of the arguments from `g`, the gradient of the result. `results` has one
+  // element for each argument, undefined before the call; those that are not wanted may stay
+  // undefined. Frees the saved values unless `use.retain`. Errors: SavedValuesFreed if they were
+  // freed before; those of the computation.
   virtual absl::Status Gradients(const SavedUse& use, const Tensor& g, Wanted wanted,
                                  absl::Span<Tensor> results) = 0;
 };
@@ -64,7 +63,7 @@ class RecordedFunction {
 // Recorders may be nested; the innermost records. Confined to its thread.
 class TapeRecorder {
  public:
-  // `operators` is the number of operators to expect.
+  // `operators` is the expected number of operators.
   explicit TapeRecorder(size_t operators);
   ~TapeRecorder();
   TapeRecorder(const TapeRecorder&) = delete;
@@ -75,9 +74,8 @@ class TapeRecorder {
 
   // Returns `outside` as a variable for the operators that are recorded.
   Variable Enter(const Variable& outside);
-  // Records an operator with the result `result` and returns that as a variable. `name` is a
-  // literal.
-  // Requires: all inputs are ok.
+  // Records an operator with the result `result`, and returns the result as a variable. `name` is a
+  // literal. Requires: all inputs are ok.
   Variable Record(absl::string_view name, absl::Span<const Variable* const> inputs, Tensor result,
                   std::unique_ptr<RecordedFunction> function);
   // Ends the recording and returns `results` as variables for the code outside. Operators on which

@@ -20,7 +20,7 @@ GlobalId NextLocalKey() {
   return {0, next.fetch_add(1, std::memory_order_relaxed)};
 }
 
-// The node of a leaf, at which every path ends. It passes the sum of the leaf's gradients to the
+// The node of a leaf, where every path ends. It passes the sum of the leaf's gradients to the
 // pass's sink.
 class AccumulateGrad : public Node {
  public:

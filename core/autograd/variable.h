@@ -1,6 +1,7 @@
 #pragma once
 
-// A tensor with its history: the arguments and results of operators when gradients may be wanted.
+// A tensor with its history: the type of the arguments and results of operators whose gradients may
+// be wanted.
 
 #include <cstdint>
 #include <memory>
@@ -16,20 +17,21 @@ namespace psd {
 
 // A value: copies share tensor and history. Thread-compatible.
 //
-// Errors travel inside. An operator with bad arguments returns an invalid variable that holds the
-// error, and an operator with an invalid argument returns that argument. The error is reported
-// where the numbers are needed (Backward, a call, ok()), so expressions need no checks in between.
+// Errors travel inside a variable. An operator with bad arguments returns an invalid variable that
+// holds the error, and an operator with an invalid argument returns that argument. The error is
+// reported where the numbers are needed (Backward, a call, ok()), so expressions need no checks in
+// between.
 class Variable {
  public:
   // An undefined variable: not ok, with INVALID_ARGUMENT.
   Variable() = default;
 
-  // A constant or, with `requires_grad`, a leaf of this process. A leaf must be f32 or f64,
+  // A constant or, with `requires_grad`, a leaf of this process. A leaf must be f32 or f64;
   // otherwise the variable is invalid.
   Variable(Tensor tensor, bool requires_grad = false);  // NOLINT: a tensor is a constant
 
   // A leaf for an owner's parameter at `version`. A GradientSink gets its gradients under `key`.
-  // The tensor must be f32 or f64, otherwise the variable is invalid.
+  // The tensor must be f32 or f64; otherwise the variable is invalid.
   static Variable Leaf(Tensor tensor, GlobalId key, uint64_t version);
   // A variable that is result number `output` of `node`.
   static Variable OfNode(Tensor tensor, std::shared_ptr<Node> node, int output) {
@@ -45,14 +47,15 @@ class Variable {
   const Shape& shape() const { return tensor_.shape(); }
   DType dtype() const { return tensor_.dtype(); }
 
-  // Whether gradients can be computed for it. False for invalid variables.
+  // Whether gradients can be computed for this variable. False for invalid variables.
   bool requires_grad() const { return edge_.node != nullptr; }
-  // Whether no operation made it: a constant, a parameter, or a leaf of this process.
+  // Whether no operation made this variable: it is a constant, a parameter, or a leaf of this
+  // process.
   bool is_leaf() const { return edge_.node == nullptr || edge_.node->leaf() != nullptr; }
   // The key under which a GradientSink gets the gradients of this leaf. No id (GlobalId::IsNone) if
   // this is not a leaf that requires grad.
   GlobalId key() const;
-  // Says where gradients of this variable go. There is no node if they are not needed.
+  // The place that gradients of this variable go to. Its node is null if they are not needed.
   const Edge& gradient_edge() const { return edge_; }
 
   // Add a hook (hooks.h) to this variable and all its copies. Requires: no backward runs.
@@ -72,7 +75,7 @@ class Variable {
   absl::Status error_;  // why the variable is invalid
 };
 
-// As long as one lives, operators on its thread record no history.
+// While one exists, operators on its thread record no history.
 class NoGradGuard {
  public:
   NoGradGuard();

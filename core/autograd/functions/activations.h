@@ -1,7 +1,7 @@
 #pragma once
 
-// Activation functions of single elements and of rows. They are those of
-// core/tensor/ops/elementwise.h and loss.h, with history. Errors travel in the result (variable.h).
+// Activation functions of single elements and of rows: those of core/tensor/ops/elementwise.h and
+// loss.h, with history. Errors travel in the result (variable.h).
 
 #include "core/autograd/variable.h"
 
@@ -14,7 +14,7 @@ Variable Exp(const Variable& x);
 Variable Log(const Variable& x);
 Variable Sqrt(const Variable& x);
 
-// Over the last axis.
+// Softmax over the last axis.
 Variable Softmax(const Variable& x);
 Variable LogSoftmax(const Variable& x);
 

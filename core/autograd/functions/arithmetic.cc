@@ -13,21 +13,22 @@
 namespace psd {
 namespace {
 
-// Sums a gradient with the result's shape to the shape of an argument that may have been broadcast.
+// Sums a gradient of the result to the shape of an argument that may have been broadcast.
 class SumBack {
  public:
   SumBack(const Variable& argument, const absl::StatusOr<Tensor>& result)
       : shape_(result.ok() && result->shape() != argument.shape()
                    ? std::make_unique<const Shape>(argument.shape())
                    : nullptr) {}
-  // Gives `gradient`, which has the result's shape, as that of argument `i`, summed to its shape.
+  // Sums `gradient`, which has the result's shape, to the shape of argument `i`, and gives it as
+  // that argument's gradient.
   absl::Status Give(const GradientCall& call, size_t i, absl::StatusOr<Tensor>&& gradient) const {
     if (shape_ == nullptr || !gradient.ok()) return call.Give(i, std::move(gradient));
     return call.Give(i, ops::SumTo(*gradient, *shape_));
   }
 
  private:
-  std::unique_ptr<const Shape> shape_;  // the argument's; null if it is that of the result
+  std::unique_ptr<const Shape> shape_;  // the argument's shape; null if it is that of the result
 };
 
 // Gives the gradients of two arguments. Each is computed only if it is wanted.

@@ -1,8 +1,7 @@
 #pragma once
 
 // Arithmetic on variables: the functions of core/tensor/ops/elementwise.h, with history. The
-// gradient of an argument that was broadcast is summed over the repeated axes, to the argument's
-// shape.
+// gradient of a broadcast argument is summed over the repeated axes, to the argument's shape.
 // Errors travel in the result (variable.h).
 
 #include "core/autograd/variable.h"

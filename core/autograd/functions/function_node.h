@@ -41,7 +41,7 @@ struct GradientCall {
 
 // A gradient function with the kSaved tensors that were saved for it, in one object so that
 // recording takes a single allocation. Function is a callable absl::Status(const GradientCall&)
-// that gives the gradients of all arguments that are wanted. Thread-safe.
+// that gives the gradients of all wanted arguments. Thread-safe.
 template <size_t kSaved, typename Function>
 class SavedFunction {
  public:
@@ -69,7 +69,7 @@ class SavedFunction {
     return true;
   }
 
-  std::array<Tensor, kSaved> saved_;  // lock_ guards these two
+  std::array<Tensor, kSaved> saved_;  // lock_ guards this member and the next
   bool released_ = false;
   ByteLock lock_;
   const Function gradient_;
@@ -140,8 +140,8 @@ inline const Variable* FirstInvalid(std::initializer_list<const Variable*> input
   return FirstInvalid(absl::MakeConstSpan(inputs.begin(), inputs.size()));
 }
 
-// Returns `tensor` if `condition`, otherwise an undefined tensor. Used to save only the values that
-// wanted gradients need.
+// Returns `tensor` if `condition`, otherwise an undefined tensor. For saving only the values that
+// the wanted gradients need.
 inline Tensor KeepIf(bool condition, const Tensor& tensor) {
   return condition ? tensor : Tensor();
 }
@@ -152,7 +152,7 @@ std::array<Tensor, sizeof...(Each)> Save(Each&&... tensors) {
   return {std::forward<Each>(tensors)...};
 }
 
-// The same as Record, for inputs that are an array or a span.
+// As Record, for inputs that are an array or a span.
 template <typename Inputs, size_t kSaved, typename Function>
 Variable RecordFor(absl::string_view name, const Inputs& inputs, absl::StatusOr<Tensor>&& result,
                    std::array<Tensor, kSaved>&& saved, Function&& gradient) {
@@ -173,16 +173,16 @@ Variable RecordFor(absl::string_view name, const Inputs& inputs, absl::StatusOr<
 }
 
 // Records the operator `name` (a literal) on `inputs`, which are all ok, and returns its result.
-// That is an invalid variable if `result` is an error, and a constant if no input requires grad or
-// history is off. Otherwise it is a variable whose gradients `gradient` computes from the tensors
-// in `saved`.
+// The result is an invalid variable if `result` is an error, and a constant if no input requires
+// grad or history is off. Otherwise it is a variable whose gradients `gradient` computes from the
+// tensors in `saved`.
 template <size_t kInputs, size_t kSaved, typename Function>
 Variable Record(absl::string_view name, const Variable* const (&inputs)[kInputs],
                 absl::StatusOr<Tensor>&& result, std::array<Tensor, kSaved>&& saved,
                 Function gradient) {
   return RecordFor(name, inputs, std::move(result), std::move(saved), std::move(gradient));
 }
-// The same for an operator on any number of inputs.
+// As above, for an operator on any number of inputs.
 template <size_t kSaved, typename Function>
 Variable RecordList(absl::string_view name, absl::Span<const Variable* const> inputs,
                     absl::StatusOr<Tensor>&& result, std::array<Tensor, kSaved>&& saved,

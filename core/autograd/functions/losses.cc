@@ -12,7 +12,8 @@
 namespace psd {
 namespace {
 
-// da = 2 (a - b) g / n and db = -da, where n is the number of elements. Saved: a, b.
+// The gradients are da = 2 (a - b) g / n and db = -da, where n is the number of elements. Saved: a,
+// b.
 absl::Status MseGradient(const GradientCall& call) {
   const double n = static_cast<double>(call.saved[0].NumElements());
   PSD_ASSIGN_OR_RETURN(Tensor share, ops::Mul(call.g, 2 / n));

@@ -7,11 +7,11 @@
 
 namespace psd {
 
-// The mean over all rows of -log_softmax(logits)[row, labels[row]], where logits is [B, C] and
-// labels is i64[B].
+// Returns the mean over all rows of -log_softmax(logits)[row, labels[row]], where logits is [B, C]
+// and labels is i64[B].
 Variable CrossEntropy(const Variable& logits, const Variable& labels);
 
-// The mean of (a - b)^2. Both have the same shape.
+// Returns the mean of (a - b)^2. Both have the same shape.
 Variable Mse(const Variable& a, const Variable& b);
 
 }  // namespace psd

@@ -15,7 +15,7 @@ namespace psd {
 namespace {
 
 // Records a reduction over all elements, whose gradient is g / divisor for each element. The
-// gradient is a view that repeats one number in memory.
+// gradient is a view in which every element is the same number in memory.
 Variable OverAll(absl::string_view name, const Variable& x, absl::StatusOr<Tensor>&& y,
                  double divisor) {
   return Record(name, {&x}, std::move(y), Save(),

@@ -8,11 +8,11 @@
 
 namespace psd {
 
-// Over all elements. The result is a scalar.
+// These reduce over all elements. The result is a scalar.
 Variable Sum(const Variable& x);
 Variable Mean(const Variable& x);
 
-// Along one axis, which counts from the end if negative.
+// These reduce along one axis, which counts from the end if negative.
 Variable Sum(const Variable& x, int64_t axis, bool keepdim = false);
 Variable Mean(const Variable& x, int64_t axis, bool keepdim = false);
 

@@ -16,14 +16,14 @@
 namespace psd {
 namespace {
 
-// The rows of a gradient: contiguous, `stride` elements from one to the next; 0 if all are the same
-// row.
+// The rows of a gradient. Each is contiguous, and `stride` is the number of elements from one row
+// to the next; it is 0 if all are the same row.
 struct GradientRows {
   Tensor elements;
   size_t stride = 0;
 };
 
-// Whether all rows are one row that was expanded, as gradients of sums and means are. Such a row
+// Whether all rows are one row that was expanded, as in gradients of sums and means. Such a row
 // need not be copied for every id.
 bool IsOneRow(const Tensor& gradient) {
   for (int axis = 0; axis < gradient.rank() - 1; ++axis)

@@ -15,7 +15,7 @@ namespace psd {
 // One extent may be -1; it is computed from the others.
 Variable Reshape(const Variable& x, absl::Span<const int64_t> extents);
 Variable Transpose(const Variable& x, int64_t axis0, int64_t axis1);
-// The indices [begin, end) along `axis`.
+// Returns the indices [begin, end) along `axis`.
 Variable Slice(const Variable& x, int64_t axis, int64_t begin, int64_t end);
 Variable Concat(absl::Span<const Variable> parts, int64_t axis);
 Variable Concat(absl::Span<const Variable* const> parts, int64_t axis);
