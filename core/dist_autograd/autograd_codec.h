@@ -17,12 +17,12 @@
 
 namespace psd::dist_autograd {
 
-// Attached to a request or a reply: which of its tensors require grad, and the messages that these
-// depend on.
+// Attached to a request or a reply. Says which of its tensors require grad, and on which messages
+// these depend.
 struct MessageInfo {
   GlobalId context;
-  GlobalId message;                // none if no tensor requires grad
-  std::string requires_grad;       // a byte per tensor, 0 or 1; empty if none does
+  GlobalId message;                // no id if no tensor requires grad
+  std::string requires_grad;       // one byte per tensor, 0 or 1; empty if none requires grad
   std::vector<GlobalId> upstream;  // messages that the sender had received
 };
 std::string EncodeMessageInfo(const MessageInfo& info);
@@ -37,26 +37,26 @@ struct PassInfo {
   absl::Duration timeout;
 };
 
-// How the receiver of gradients knows which of its send functions will receive gradients.
+// Says how the receiver of gradients learns which of its send functions will receive gradients.
 enum class StartBy {
-  kListed,     // those in `expected`
-  kElsewhere,  // another message of the pass lists them
-  kMarked,     // those that were marked before
-  kAll,        // all of the context
+  kListed,     // the list is in `expected`
+  kElsewhere,  // the list is in another message of the pass
+  kMarked,     // they were marked before
+  kAll,        // all send functions of the context will
 };
 
 struct GradientInfo {
   PassInfo pass;
   GlobalId message;
   StartBy start = StartBy::kElsewhere;
-  std::vector<uint64_t> expected;  // counters of the receiver's messages
+  std::vector<uint64_t> expected;  // counters of the ids of the receiver's messages
 };
 std::string EncodeGradientInfo(const GradientInfo& info);
 absl::StatusOr<GradientInfo> DecodeGradientInfo(const std::string& bytes);
 
 struct MarkInfo {
   PassInfo pass;
-  std::vector<uint64_t> messages;  // counters of the receiver's messages
+  std::vector<uint64_t> messages;  // counters of the ids of the receiver's messages
 };
 std::string EncodeMarkInfo(const MarkInfo& info);
 absl::StatusOr<MarkInfo> DecodeMarkInfo(const std::string& bytes);
@@ -69,7 +69,8 @@ struct AbortInfo {
 std::string EncodeAbortInfo(const AbortInfo& info);
 absl::StatusOr<AbortInfo> DecodeAbortInfo(const std::string& bytes);
 
-// Names of workers that a context has reached, at most kMaxReachedWorkers. No bytes: none.
+// Names of workers that a context has reached, at most kMaxReachedWorkers. No bytes mean no
+// workers.
 inline constexpr size_t kMaxReachedWorkers = 4096;
 std::string EncodeReached(const std::vector<std::string>& workers);
 absl::StatusOr<std::vector<std::string>> DecodeReached(const std::string& bytes);

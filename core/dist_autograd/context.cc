@@ -14,7 +14,8 @@
 namespace psd::dist_autograd {
 namespace {
 
-// Errors: INVALID_ARGUMENT unless `gradient` has the shape and dtype of what was collected before.
+// Errors: INVALID_ARGUMENT unless `gradient` has the shape and dtype of the gradients collected
+// before.
 template <typename Gradient>
 absl::Status CheckSame(const LeafGradient& before, const Gradient& gradient) {
   const auto check = [&](const auto& stored) -> absl::Status {
@@ -28,7 +29,8 @@ absl::Status CheckSame(const LeafGradient& before, const Gradient& gradient) {
 }
 
 constexpr size_t kManyGradients = 64;
-// What the entry of a gradient takes, without the gradient, and a part of a sparse gradient.
+// The charge for the entry of a gradient, and for one part of a sparse gradient, without their
+// elements.
 constexpr size_t kEntryBytes = 256;
 
 bool Contains(const std::vector<std::string>& names, const std::string& name) {
@@ -85,7 +87,7 @@ bool ShareALeaf(const std::vector<std::pair<LeafInfo, Tensor>>& dense,
   });
 }
 
-// Requires: it is there.
+// Returns the sum for `leaf`. Requires: `sums` has one.
 LeafGradient& SumOf(const LeafInfo& leaf, std::vector<LeafGradient>& sums) {
   return *std::lower_bound(sums.begin(), sums.end(), leaf.key,
                            [](const LeafGradient& sum, GlobalId key) { return sum.key < key; });
@@ -289,7 +291,8 @@ absl::StatusOr<bool> ContextState::TakeFirst(
     now.version = leaf.version;
     return now;
   };
-  auto next = sparse.begin();  // before a dense one of a greater key
+  // The first sparse gradient whose leaf is not before the present dense one.
+  auto next = sparse.begin();
   for (auto& [leaf, gradient] : dense) {
     for (; next != sparse.end() && next->first.key < leaf.key; ++next)
       add(next->first).sparse.push_back(std::move(next->second));
@@ -310,7 +313,7 @@ std::vector<LeafGradient> ContextState::Collected(const std::vector<LeafGradient
 absl::StatusOr<bool> ContextState::Replace(const std::vector<LeafGradient>& before,
                                            std::vector<LeafGradient>& sums) {
   MutexLock lock(mutex_);
-  size_t entries = 0;  // that are new
+  size_t entries = 0;  // the number of new entries
   for (size_t i = 0; i < before.size(); ++i) {
     const LeafGradient* now = gradients_->Find(before[i].key);
     if (!Unchanged(before[i], now == nullptr ? LeafGradient() : *now)) return false;

@@ -29,14 +29,16 @@ namespace psd::dist_autograd {
 // released context stays alive for those calls and passes; nobody else can get it.
 class ContextState {
  public:
-  // What a context takes with its first messages and gradients.
+  // The charge for a context with its first messages and gradients.
   static constexpr size_t kContextBytes = size_t{2} << 10;
 
-  // The bytes that a context may take from the share for small calls, if a session pays for it.
+  // The bytes that a context may take from the memory reserved for small calls, if a session pays
+  // for it.
   static constexpr size_t kModestBytes = size_t{16} << 10;
 
-  // Messages and entries of gradients are charged to `memory`, those that kContextBytes do not
-  // cover; null: they are not charged. The first `modest_bytes` use what is left to small calls.
+  // Messages and entries of gradients beyond kContextBytes are charged to `memory`; if it is null,
+  // they are not charged. The first `modest_bytes` of them may use the memory reserved for small
+  // calls.
   ContextState(GlobalId id, IdSource& ids, std::shared_ptr<MemoryBudget> memory = nullptr,
                size_t modest_bytes = 0)
       : id_(id), ids_(ids), memory_(std::move(memory)), modest_bytes_(modest_bytes) {}
@@ -50,28 +52,30 @@ class ContextState {
   // Records that a request from here will carry this context to `callee`. The part of the context
   // on `callee` lives as long as our session there.
   void AddCallee(const std::string& callee) PSD_EXCLUDES(mutex_);
-  // Records that `callee` has answered such a request in our session `session` there. The first one
-  // counts: the part of the context is filed under it.
+  // Records that `callee` has answered such a request in our session `session` there. Only the
+  // first answer counts: the part of the context is filed under its session.
   void Answered(const std::string& callee, rref::SessionKey session) PSD_EXCLUDES(mutex_);
-  // Our session `session` on `peer` has ended for `reason`. If `peer` is a callee, its part of this
-  // context is lost, and the context becomes unusable. Nothing changes if the callee has answered
-  // in another session: this is a late notice about an earlier one.
+  // To be called when our session `session` on `peer` has ended for `reason`. If `peer` is a
+  // callee, its part of this context is lost, and the context becomes unusable. Nothing changes if
+  // the callee has answered in another session, because this is then a late notice about an earlier
+  // one.
   void LoseSession(const std::string& peer, rref::SessionKey session, const absl::Status& reason)
       PSD_EXCLUDES(mutex_);
   // OK, or the reason for which the first part of this context was lost.
   absl::Status usable() const PSD_EXCLUDES(mutex_);
   std::vector<std::string> KnownWorkers() const PSD_EXCLUDES(mutex_);
-  // Adds workers that a pass has reached through others, which have reported them. Their number is
-  // bounded.
+  // Adds workers that a pass has reached through other workers, which have reported them. Their
+  // number is bounded.
   void AddReached(const std::vector<std::string>& workers) PSD_EXCLUDES(mutex_);
-  // The known workers, and those that were reached through them: all that may have gradients.
+  // The known workers, and those that were reached through them. No other worker can have
+  // gradients.
   std::vector<std::string> Reached() const PSD_EXCLUDES(mutex_);
 
   // Adds a send function for those of `variables` that require grad, under a new message id.
   // Errors: RESOURCE_EXHAUSTED.
   absl::StatusOr<std::shared_ptr<SendFunction>> AddSend(const std::vector<Variable>& variables)
       PSD_EXCLUDES(mutex_);
-  // The same for leaves of this worker, which have no graph.
+  // As above, for leaves of this worker, which have no graph.
   absl::StatusOr<std::shared_ptr<SendFunction>> AddSend(std::vector<LeafInfo> leaves)
       PSD_EXCLUDES(mutex_);
   // Errors: NOT_FOUND naming context and message.
@@ -85,25 +89,24 @@ class ContextState {
   size_t NumRecvs() const PSD_EXCLUDES(mutex_);
   bool HasRecvsFromSelf() const PSD_EXCLUDES(mutex_);
 
-  // Adds gradients to those collected for the same leaves, never in place if somebody else holds
-  // them. On an error nothing is added. ReadVersion says how versions are combined. The sum
-  // of f16 or bf16 gradients is kept in f32, so that many small ones are not lost one by one. The
-  // sum of sparse gradients is sparse, that of a dense and a sparse one is dense. Errors:
-  // INVALID_ARGUMENT for another shape or dtype than before; RESOURCE_EXHAUSTED.
+  // Adds gradients to those collected for the same leaves. A sum is never changed in place if
+  // somebody else holds it. On an error nothing is added. See ReadVersion for how versions are
+  // combined. The sum of f16 or bf16 gradients is kept in f32, so that many small ones are not lost
+  // one by one. The sum of sparse gradients is sparse; the sum of a dense and a sparse one is
+  // dense. Errors: INVALID_ARGUMENT for another shape or dtype than before; RESOURCE_EXHAUSTED.
   absl::Status AccumulateAll(std::vector<std::pair<LeafInfo, Tensor>> dense,
                              std::vector<std::pair<LeafInfo, SparseTensor>> sparse)
       PSD_EXCLUDES(mutex_);
   absl::Status Accumulate(const LeafInfo& leaf, Tensor gradient) PSD_EXCLUDES(mutex_);
   absl::Status AccumulateSparse(const LeafInfo& leaf, SparseTensor gradient) PSD_EXCLUDES(mutex_);
-  // Returns the gradients that this worker has collected so far; sums of f16 and bf16 ones are not
-  // rounded yet. Later gradients do not change the result.
+  // Returns the gradients that this worker has collected so far. Sums of f16 and bf16 gradients are
+  // not rounded yet. Later gradients do not change the result.
   std::shared_ptr<const LeafGradients> Gradients() PSD_EXCLUDES(mutex_);
-  // Returns what was collected for a leaf, in the dtype of its gradients.
-  // Errors: NOT_FOUND naming context and leaf; RESOURCE_EXHAUSTED when there is no memory to round
-  // a sum.
+  // Returns the sum for a leaf, in the dtype of its gradients. Errors: NOT_FOUND naming context and
+  // leaf; RESOURCE_EXHAUSTED when there is no memory to round the sum.
   absl::StatusOr<LeafGradient> Gradient(GlobalId key) const PSD_EXCLUDES(mutex_);
 
-  // Whether destroying it takes long enough to be worth another thread.
+  // Whether destroying it takes so long that another thread should do it.
   bool IsLarge() const PSD_EXCLUDES(mutex_);
 
   struct Stats {
@@ -116,20 +119,20 @@ class ContextState {
   Stats stats() const PSD_EXCLUDES(mutex_);
 
  private:
-  // Returns the gradients for a change, after copying them if a reader may hold them.
+  // Returns the gradients for a change. Copies them first if a reader may hold them.
   LeafGradients& OwnGradients() PSD_REQUIRES(mutex_);
   absl::StatusOr<std::shared_ptr<SendFunction>> Keep(std::shared_ptr<SendFunction> send)
       PSD_EXCLUDES(mutex_);
-  // Charges `bytes` of bookkeeping more. Errors: RESOURCE_EXHAUSTED.
+  // Charges `bytes` more for bookkeeping. Errors: RESOURCE_EXHAUSTED.
   absl::Status Charge(size_t bytes) PSD_REQUIRES(mutex_);
-  // Takes the gradients over if they are the first, in the order of their keys, and no leaf is
-  // named twice; else false. Errors: RESOURCE_EXHAUSTED.
+  // Takes the gradients over if they are the first, come in the order of their keys, and name no
+  // leaf twice; otherwise returns false. Errors: RESOURCE_EXHAUSTED.
   absl::StatusOr<bool> TakeFirst(std::vector<std::pair<LeafInfo, Tensor>>& dense,
                                  std::vector<std::pair<LeafInfo, SparseTensor>>& sparse)
       PSD_EXCLUDES(mutex_);
-  // Returns what was collected for a leaf, not rounded. Errors: NOT_FOUND.
+  // Returns the sum for a leaf, not rounded. Errors: NOT_FOUND.
   absl::StatusOr<LeafGradient> Sum(GlobalId key) const PSD_EXCLUDES(mutex_);
-  // What was collected for the leaves of `sums`, which name no leaf twice.
+  // Returns the present sums for the leaves of `sums`, which name no leaf twice.
   std::vector<LeafGradient> Collected(const std::vector<LeafGradient>& sums) const
       PSD_EXCLUDES(mutex_);
   // Stores `sums`, which were computed from `before` outside of the lock. Returns false and stores
@@ -145,9 +148,11 @@ class ContextState {
   mutable Mutex mutex_;  // leaf
   StepwiseCharge charge_ PSD_GUARDED_BY(mutex_){size_t{4} << 10, kContextBytes / 2};
   std::vector<std::string> known_workers_ PSD_GUARDED_BY(mutex_);
-  // Some of the known ones, each with our session there that has its part; epoch 0: not known yet.
+  // The callees among the known workers, each with our session there that has its part; epoch 0:
+  // not known yet.
   std::map<std::string, rref::SessionKey> callees_ PSD_GUARDED_BY(mutex_);
-  std::vector<std::string> reached_ PSD_GUARDED_BY(mutex_);  // none of the known ones when it came
+  // Workers that were not known when they were added.
+  std::vector<std::string> reached_ PSD_GUARDED_BY(mutex_);
   absl::Status usable_ PSD_GUARDED_BY(mutex_);
   absl::flat_hash_map<GlobalId, std::shared_ptr<SendFunction>> sends_ PSD_GUARDED_BY(mutex_);
   size_t recvs_ PSD_GUARDED_BY(mutex_) = 0;

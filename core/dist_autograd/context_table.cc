@@ -84,7 +84,7 @@ void ContextTable::Credit(const Origin& origin) {
 }
 
 void ContextTable::Remember(GlobalId released) {
-  if (released.incarnation == self_.incarnation) return;  // cannot be joined by a request anyhow
+  if (released.incarnation == self_.incarnation) return;  // no request can join it
   released_.Add(released);
 }
 

@@ -66,7 +66,7 @@ class DistAutograd::Core : public PassHost, public std::enable_shared_from_this<
   Future<Unit> Start(const std::shared_ptr<ContextState>& context,
                      absl::StatusOr<std::vector<Root>> roots, const BackwardOptions& options);
 
-  // PassHost.
+  // The functions of PassHost.
   const rpc::PeerInfo& self() const override { return self_; }
   Future<rpc::Reply> Send(const std::string& peer, rpc::Request request,
                           absl::Duration timeout) override {
@@ -103,12 +103,12 @@ class DistAutograd::Core : public PassHost, public std::enable_shared_from_this<
   void OnAbort(const CallPtr& call);
   void OnRelease(const CallPtr& call);
   void OnSessionEnded(const rpc::PeerInfo& peer, uint64_t epoch);
-  // Ends the passes that wait for gradients of other workers: no more of them come.
+  // Ends the passes that wait for gradients of other workers, because no more of them come.
   void Drain();
   absl::Status Draining() const { return rpc::DrainingError(self_.name, "the backward pass"); }
   void Finish(const ContextTable::Erased& erased, const std::string& source);
 
-  rpc::RpcAgent& agent_;  // these four are used only inside the gate
+  rpc::RpcAgent& agent_;  // this and the next three members are used only inside the gate
   IdSource& ids_;
   TimerQueue& timers_;
   Executor& executor_;
@@ -177,7 +177,8 @@ void DistAutograd::Core::Release(GlobalId context, const std::string& source) {
   Finish(erased, source);
   // Freeing thousands of tensors would delay the requests behind this release.
   if (erased.state->IsLarge())
-    executor_.Submit([state = std::move(erased.state)] {}).IgnoreError();  // refused: freed here
+    // If refused, it is freed here.
+    executor_.Submit([state = std::move(erased.state)] {}).IgnoreError();
 }
 
 void DistAutograd::Core::OnRelease(const CallPtr& call) {
@@ -411,7 +412,7 @@ absl::StatusOr<std::vector<rpc::Attachment>> DistAutograd::WrapReply(
   if (context == nullptr || !any || FaultOn("results_come_back_as_constants")) return attachments;
   auto bytes = core_->Describe(*context, variables);
   if (absl::IsResourceExhausted(bytes.status())) return bytes.status();
-  // After other errors the tensors become constants to the receiver.
+  // After other errors the receiver gets the tensors as constants.
   if (bytes.ok()) attachments.push_back({kTag, *std::move(bytes)});
   return attachments;
 }

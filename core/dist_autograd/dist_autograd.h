@@ -24,8 +24,8 @@ namespace psd::dist_autograd {
 // creator, and with the session of the worker that brought it here.
 class DistAutograd {
  public:
-  // Requires: `agent`, `ids`, `timers` and `executor` outlive the result.
-  // Contexts that peers bring are charged to `memory`; null: they are not charged.
+  // Requires: `agent`, `ids`, `timers` and `executor` outlive the result. Contexts that peers bring
+  // are charged to `memory`; if it is null, they are not charged.
   static std::unique_ptr<DistAutograd> Create(rpc::RpcAgent& agent, IdSource& ids,
                                               TimerQueue& timers, Executor& executor,
                                               std::shared_ptr<MemoryBudget> memory = nullptr);
@@ -42,28 +42,28 @@ class DistAutograd {
   // The tag of the attachments that the following functions make and read.
   static constexpr uint32_t kTag = kAutogradTag;
 
-  // For the caller before sending: returns the attachment of a request. `variables` are all tensors
-  // of the request, in order.
+  // For the caller, before sending: returns the attachment of a request. `variables` are all
+  // tensors of the request, in order.
   absl::StatusOr<rpc::Attachment> WrapRequest(const std::shared_ptr<ContextState>& context,
                                               const std::string& callee,
                                               const std::vector<Variable>& variables);
-  // For the callee after receiving: makes variables of the request's tensors. Those that require
+  // For the callee, after receiving: makes variables of the request's tensors. Those that require
   // grad belong to a recv function. The context exists here from now on, under the caller's
-  // session. It is null for a request that was made without one.
+  // session. It is null for a request that was made outside a context.
   struct Received {
     std::shared_ptr<ContextState> context;
     std::vector<Variable> variables;
   };
   absl::StatusOr<Received> UnwrapRequest(const rpc::ServerCall& call, std::vector<Tensor> tensors);
-  // For the callee before answering: returns the attachments of the answer, none if no tensor
+  // For the callee, before answering: returns the attachments of the answer, or none if no tensor
   // requires grad. Errors: RESOURCE_EXHAUSTED.
   absl::StatusOr<std::vector<rpc::Attachment>> WrapReply(
       const std::shared_ptr<ContextState>& context, const std::vector<Variable>& variables);
-  // The same for tensors that are leaves of this worker, such as parameters. `leaves` has one
-  // element for each tensor of the answer; one without a key does not require grad.
+  // As above, for tensors that are leaves of this worker, such as parameters. `leaves` has one
+  // element for each tensor of the answer; a leaf without a key does not require grad.
   absl::StatusOr<std::vector<rpc::Attachment>> WrapLeaves(
       const std::shared_ptr<ContextState>& context, std::vector<LeafInfo> leaves);
-  // For the caller after the answer: makes variables of its tensors. Without a context they are
+  // For the caller, after the answer: makes variables of its tensors. Without a context they are
   // constants.
   absl::StatusOr<std::vector<Variable>> UnwrapReply(const std::shared_ptr<ContextState>& context,
                                                     const rpc::Reply& reply,
@@ -77,8 +77,8 @@ class DistAutograd {
   // workers ("error on owner1: …"). All workers that take part are told of a failure.
   Future<Unit> Backward(const std::shared_ptr<ContextState>& context,
                         const std::vector<Variable>& roots, const BackwardOptions& options);
-  // The same with given gradients of the outputs instead of 1 (see GivenRoots): for a forward whose
-  // rest was computed elsewhere.
+  // As Backward, with given gradients of the outputs instead of 1 (see GivenRoots). For a trainer
+  // that computes the rest of its forward elsewhere.
   Future<Unit> BackwardFrom(const std::shared_ptr<ContextState>& context,
                             const std::vector<Variable>& outputs,
                             const std::vector<Tensor>& gradients, const BackwardOptions& options);

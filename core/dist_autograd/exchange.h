@@ -20,15 +20,16 @@
 
 namespace psd::dist_autograd {
 
-// Returns the context in which a call that this thread makes now is recorded: `context`, or null
-// under a NoGradGuard. Call it once for each call, before anything is handed to another thread.
+// Returns the context that records a call which this thread makes now: `context`, or null under a
+// NoGradGuard. To be called once for each call, before any work is handed to another thread.
 ContextPtr RecordingContext(const ContextPtr& context);
 
 // On the callee: the contents of a request that Exchange::EncodeRequest made.
 struct Arguments {
   store::Values values;
-  std::vector<Future<Unit>> borrowed;  // ready when the owners count the references to their values
-  ContextPtr context;                  // null outside a context
+  // Ready when the owners have counted the references to their values.
+  std::vector<Future<Unit>> borrowed;
+  ContextPtr context;  // null outside a context
 };
 enum class ReferenceUse {
   kKeep,  // the code that serves the call may keep them

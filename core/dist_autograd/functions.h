@@ -21,22 +21,22 @@ class SendFunction : public ListNode {
   // Has an edge to each of `variables` that requires grad, in order.
   SendFunction(GlobalId message, const std::vector<Variable>& variables);
   // For leaves, which have no graph: no engine runs this node, and gradients are collected as they
-  // come. Requires: there is at least one leaf.
+  // arrive. Requires: there is at least one leaf.
   SendFunction(GlobalId message, std::vector<LeafInfo> leaves);
 
   absl::string_view Name() const override { return "Send"; }
   int NumInputs() const override { return static_cast<int>(sent_.size()); }
-  // Errors: INVALID_ARGUMENT when no gradient at all is given, or a wrong number of them.
+  // Errors: INVALID_ARGUMENT if no gradient at all is given, or a wrong number of them.
   absl::Status Apply(const PassContext& pass, absl::Span<Tensor> gradients,
                      absl::Span<Tensor> results) override;
   GlobalId message() const { return message_; }
-  // One element per gradient if it was made for leaves, else empty.
+  // One element per gradient if the node was made for leaves, otherwise empty.
   absl::Span<const LeafInfo> leaves() const {
     return leaves_ ? absl::MakeConstSpan(sent_) : absl::Span<const LeafInfo>();
   }
   // Checks number, shape and dtype of gradients that have arrived. An undefined gradient means that
-  // none came for that tensor, an empty list that none came at all.
-  // Errors: INVALID_ARGUMENT naming the message, the gradient, and the expected and actual form.
+  // none came for that tensor, an empty list that none came at all. Errors: INVALID_ARGUMENT naming
+  // the message, the gradient, and the expected and actual form.
   absl::Status CheckGradients(const Tensors& gradients) const;
   // Replaces undefined gradients by zeros.
   absl::Status FillZeros(Tensors& gradients) const;
@@ -44,7 +44,7 @@ class SendFunction : public ListNode {
  private:
   const GlobalId message_;
   const bool leaves_;
-  std::vector<LeafInfo> sent_;  // keys and versions of leaves only
+  std::vector<LeafInfo> sent_;  // keys and versions are set for leaves only
 };
 
 // The node for tensors that were received. It sends the gradients of all of them back to the sender
@@ -63,13 +63,13 @@ class RecvFunction : public Node {
   bool RunsWithoutGradients() const override { return true; }
 
   GlobalId context() const { return context_; }
-  // Made by the sender, so its incarnation is the sender's.
+  // The id of the message. The sender made it, so its incarnation is the sender's.
   GlobalId message() const { return message_; }
   const std::string& peer() const { return peer_; }
   // The messages of *this* worker on which the received tensors depend directly, as the sender
   // reported. They receive gradients if this function does.
   const std::vector<GlobalId>& upstream() const { return upstream_; }
-  // Whether the tensors depend on messages of other workers too. Then the sender must be asked to
+  // Whether the tensors also depend on messages of other workers. The sender must then be asked to
   // mark them.
   bool foreign() const { return foreign_; }
 
@@ -82,11 +82,11 @@ class RecvFunction : public Node {
   const bool foreign_;
 };
 
-// The sink of a distributed pass. Besides the gradients of leaves it takes those for other workers.
+// The sink of a distributed pass. It takes the gradients of leaves and those for other workers.
 class DistributedSink : public GradientSink {
  public:
-  // Called once per recv function and pass. `gradients` has one element per tensor; undefined means
-  // that there is none.
+  // Called once per recv function and pass. `gradients` has one element per tensor; an undefined
+  // one means that there is no gradient.
   virtual absl::Status Deliver(const RecvFunction& recv, Tensors gradients) = 0;
 };
 

@@ -10,7 +10,7 @@ namespace psd::dist_autograd {
 
 absl::Status GraphWalk::From(std::shared_ptr<Node> start) {
   const size_t recvs = context_.NumRecvs();
-  if (found_ == recvs) return absl::OkStatus();  // all ways out of the graph are known
+  if (found_ == recvs) return absl::OkStatus();  // all recv functions are known
   Visit(start.get());
   starts_.push_back(std::move(start));
   while (!open_.empty() && found_ < recvs) {

@@ -1,6 +1,6 @@
 #pragma once
 
-// Finds the recv functions at which gradients that enter a worker's graph will leave it.
+// Finds the recv functions through which gradients that enter a worker's graph will leave it.
 
 #include <memory>
 #include <vector>
@@ -16,13 +16,13 @@
 namespace psd::dist_autograd {
 
 // One walk over the graph, which may be continued from further starts. It stops early once it has
-// met every recv function of the context. Thread-compatible. Keeps the starts alive, and thereby
-// the nodes that it found.
+// met every recv function of the context. Thread-compatible. Keeps the starts, and thereby the
+// nodes that it found, alive.
 class GraphWalk {
  public:
   enum class Upstream {
     kIgnore,  // follows only edges of this worker's own graph
-    kFollow,  // also goes on from a recv function to the own sends that its tensors depend on
+    kFollow,  // also continues from a recv function to the own sends that its tensors depend on
   };
   // `self` is this worker's incarnation. Messages that it sent to itself are always followed.
   GraphWalk(const ContextState& context, Incarnation self, Upstream upstream)

@@ -20,16 +20,16 @@ namespace psd::dist_autograd {
 // A collected gradient: dense or, if `gradient` is undefined, the sum of the sparse parts.
 struct LeafGradient {
   GlobalId key;         // the leaf's
-  ReadVersion version;  // of the parameter; unknown for a leaf that is no parameter
+  ReadVersion version;  // version of the parameter; unknown for a leaf that is not a parameter
   Tensor gradient;
   std::vector<SparseTensor> sparse;
   // Set if `gradient` is a sum in f32 of gradients of this dtype, f16 or bf16. It is rounded when
-  // all are added.
+  // all gradients have been added.
   std::optional<DType> rounds_to;
 };
 
-// A map from keys to gradients, sorted by key. Keys mostly come in ascending order; such elements
-// are stored side by side. Thread-compatible.
+// A map from keys to gradients, sorted by key. Keys mostly come in ascending order; elements that
+// come in this order are contiguous in memory. Thread-compatible.
 class LeafGradients {
  public:
   // Finds or adds the gradient of `key`. Returns it and whether it was added. The pointer is valid
@@ -46,7 +46,7 @@ class LeafGradients {
     return {&added, true};
   }
 
-  // Returns null if there is none.
+  // Returns null if there is no gradient for `key`.
   const LeafGradient* Find(GlobalId key) const {
     const auto found = std::lower_bound(
         ascending_.begin(), ascending_.end(), key,
@@ -59,7 +59,7 @@ class LeafGradients {
     return const_cast<LeafGradient*>(static_cast<const LeafGradients*>(this)->Find(key));
   }
 
-  // Makes room for `count` more at once.
+  // Makes room for `count` more gradients at once.
   void Reserve(size_t count) {
     const size_t wanted = ascending_.size() + count;
     if (wanted > ascending_.capacity())
@@ -79,8 +79,8 @@ class LeafGradients {
 
  private:
   std::vector<LeafGradient> ascending_;
-  // Gradients that were added after one with a greater key. All their keys are below the last of
-  // ascending_.
+  // Gradients that were added after one with a greater key. All their keys are below the last key
+  // of ascending_.
   std::map<GlobalId, LeafGradient> late_;
 };
 

@@ -1,4 +1,4 @@
-// Pass: takes and sends gradients while it runs, and ends.
+// Pass: takes and sends gradients while it runs, and ends the pass.
 #include <algorithm>
 
 #include "absl/strings/match.h"
@@ -21,8 +21,8 @@ absl::Status Unexpected(GlobalId message) {
 constexpr size_t kMaxNamedMessages = 8;
 constexpr size_t kMaxParked = 65'536;
 
-// Each worker gives up a little before the worker that started it there, so that its error, which
-// names the missing messages, still arrives.
+// Each worker gives up a little before the worker that started the pass on it, so that its error,
+// which names the missing messages, still arrives.
 absl::Duration TimeoutHere(absl::Duration timeout) {
   return timeout - std::min(timeout / 10, absl::Milliseconds(500));
 }
@@ -35,7 +35,7 @@ absl::Status ErrorOn(const std::string& worker, const absl::Status& status) {
 }
 
 void Pass::Receive(Arrival arrival, StartBy start, const std::vector<uint64_t>& expected) {
-  // Found before taking the lock, because these functions take the context's lock.
+  // Computed before the lock is taken, because these functions take the context's lock.
   absl::StatusOr<Sends> sends = Sends();
   if (start != StartBy::kElsewhere) sends = SendsToExpect(start, expected);
   if (!sends.ok()) return arrival.call->Reply(sends.status());
@@ -122,8 +122,8 @@ void Pass::Feed(const std::shared_ptr<Node>& start, Tensors gradients) {
   FinishIfDone();
 }
 
-// Feeds gradients of messages that this worker sent to itself. The loop avoids the recursion that
-// feeding them directly would be.
+// Feeds gradients of messages that this worker sent to itself. A loop is used because feeding them
+// directly would be a recursion.
 void Pass::DrainLocal() {
   {
     MutexLock lock(mutex_);
@@ -185,8 +185,8 @@ absl::Status Pass::AccumulateSparse(const LeafInfo& leaf, SparseTensor gradient)
 }
 
 absl::Status Pass::Deliver(const RecvFunction& recv, Tensors gradients) {
-  // Checked here because a GraphWalk may not meet it: the walk stops once it has met every recv
-  // function of its own context.
+  // This is checked here because a GraphWalk may not meet the function: the walk stops once it has
+  // met every recv function of its own context.
   if (recv.context() != context_->id()) {
     return WithRemedy(
         absl::InvalidArgumentError(absl::StrCat(
@@ -323,8 +323,8 @@ void Pass::Fail(absl::Status status, const std::string& source) {
   std::shared_ptr<rpc::ServerCall> starter;
   TimerQueue::Id timer = 0;
   auto self = shared_from_this();  // a callback may drop the last other handle
-  // A worker that lost its part of the context with our session there reports only that it has
-  // none; the lost session is the better reason.
+  // A worker that lost its part of the context together with our session there reports only that it
+  // does not know the context. The loss of the session is the better reason.
   if (absl::Status lost = context_->usable(); !lost.ok())
     status = ErrorOn(host_->self().name, lost);
   {

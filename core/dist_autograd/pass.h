@@ -27,10 +27,11 @@ namespace psd::dist_autograd {
 
 class Pass;
 
-// Returns `status` with "error on owner1: " before its text, unless a worker has added that before.
+// Returns `status` with "error on owner1: " before its text, unless a worker has already added such
+// a prefix.
 absl::Status ErrorOn(const std::string& worker, const absl::Status& status);
 
-// The functions of its worker that a pass uses. Thread-safe. Outlives its passes.
+// The functions of its worker that a pass uses. Thread-safe. It must outlive its passes.
 class PassHost {
  public:
   virtual ~PassHost() = default;
@@ -69,20 +70,21 @@ class Pass : public DistributedSink, public std::enable_shared_from_this<Pass> {
   // set when all workers that take part are done.
   Future<Unit> Run(const std::vector<Root>& roots);
 
-  // Takes gradients for one message, on all other workers. The first arrival that starts the pass
-  // here is answered when the pass is over, the others when they were taken.
+  // Takes gradients for one message, on a worker other than the initiator. The arrival that starts
+  // the pass here is answered when the pass is over, each other one when its gradients were taken.
   void Receive(Arrival arrival, StartBy start, const std::vector<uint64_t>& expected);
-  // Marks messages of this worker, and those on other workers that they depend on, as ones that
-  // will receive gradients; then calls `done`.
+  // Marks messages of this worker as ones that will receive gradients, and has other workers mark
+  // those that they depend on. Then calls `done`.
   void Mark(const std::vector<GlobalId>& messages, absl::AnyInvocable<void(absl::Status)> done);
 
-  // Ends the pass with an error, unless it has ended, and tells all workers that know the context,
+  // Ends the pass with an error, unless it has ended. Tells all workers that know the context,
   // except `source`, from which the error came. `source` is empty for an error of this worker.
   void Fail(absl::Status status, const std::string& source) PSD_EXCLUDES(mutex_);
-  // Fails the pass, which another worker started, with `why` if it still lacks gradients of others.
+  // Fails the pass, which another worker started, with `why` if gradients of others are still
+  // missing.
   void FailIfWaiting(const absl::Status& why) PSD_EXCLUDES(mutex_);
 
-  // DistributedSink.
+  // The functions of DistributedSink.
   absl::Status Accumulate(const LeafInfo& leaf, Tensor gradient) override PSD_EXCLUDES(mutex_);
   absl::Status AccumulateSparse(const LeafInfo& leaf, SparseTensor gradient) override
       PSD_EXCLUDES(mutex_);
@@ -127,24 +129,28 @@ class Pass : public DistributedSink, public std::enable_shared_from_this<Pass> {
   const std::shared_ptr<ContextState> context_;  // shared, see ContextState
   const PassInfo info_;
 
-  // The mutexes of the context and of graph_ are locked under it. It is not held while nodes run.
+  // The mutexes of the context and of graph_ are locked under this one. It is not held while nodes
+  // run.
   mutable Mutex mutex_;
-  GraphWalk walk_ PSD_GUARDED_BY(mutex_);         // of the mark phase
-  size_t marks_sent_ PSD_GUARDED_BY(mutex_) = 0;  // of walk_.receives(): those that were asked for
+  GraphWalk walk_ PSD_GUARDED_BY(mutex_);         // used by the mark phase
+  size_t marks_sent_ PSD_GUARDED_BY(mutex_) = 0;  // how many of walk_.receives() were asked for
   absl::flat_hash_set<GlobalId> marked_ PSD_GUARDED_BY(mutex_);
   Sends marked_sends_ PSD_GUARDED_BY(mutex_);
 
-  // Set by Begin and then unchanged, so that nodes run without the lock. Does not contain the send
-  // functions of leaves.
+  // Set by Begin and not changed afterwards, so nodes run without the lock. Does not contain the
+  // send functions of leaves.
   std::unique_ptr<GraphPass> graph_;
-  bool light_ = false;  // all sends lead to leaves without hooks; quick enough for any thread
+  // Whether all sends lead to leaves without hooks, which is quick enough for any thread.
+  bool light_ = false;
 
   bool begun_ PSD_GUARDED_BY(mutex_) = false;
   bool done_ PSD_GUARDED_BY(mutex_) = false;
   bool draining_ PSD_GUARDED_BY(mutex_) = false;
   StartBy start_ PSD_GUARDED_BY(mutex_) = StartBy::kElsewhere;
-  absl::flat_hash_set<GlobalId> missing_ PSD_GUARDED_BY(mutex_);  // messages without gradients yet
-  std::vector<Arrival> parked_ PSD_GUARDED_BY(mutex_);            // came before the pass began
+  // Messages whose gradients have not come.
+  absl::flat_hash_set<GlobalId> missing_ PSD_GUARDED_BY(mutex_);
+  // Arrivals that came before the pass began.
+  std::vector<Arrival> parked_ PSD_GUARDED_BY(mutex_);
   std::vector<std::pair<GlobalId, Tensors>> local_ PSD_GUARDED_BY(mutex_);
   Marks unsent_marks_ PSD_GUARDED_BY(mutex_);   // sent with the first message to each peer
   int outstanding_ PSD_GUARDED_BY(mutex_) = 0;  // own gradient messages not yet answered

@@ -1,4 +1,4 @@
-// Pass: begins on a worker, finds out which gradients to expect, and marks.
+// Pass: begins the pass on a worker, finds out which gradients to expect, and sends marks.
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -69,8 +69,8 @@ absl::Status Pass::Plan(const std::vector<Root>& roots) {
   return absl::OkStatus();
 }
 
-// Used if tensors depend on messages of further workers: before gradients flow, every worker is
-// told which of its messages will receive some.
+// Used if tensors depend on messages of further workers: before gradients are sent, every worker is
+// told which of its messages will receive gradients.
 void Pass::MarkFromRoots(std::vector<Root> roots) {
   Marks marks;
   absl::Status status;
@@ -117,7 +117,7 @@ absl::StatusOr<Pass::Sends> Pass::SendsToExpect(StartBy start,
   messages.erase(std::unique(messages.begin(), messages.end()), messages.end());
   PSD_ASSIGN_OR_RETURN(Sends sends, FindSends(messages));
   if (!context_->HasRecvsFromSelf()) return sends;
-  // Messages that this worker sent to itself are in no list of the caller; the walk finds them.
+  // Messages that this worker sent to itself are not in the caller's lists; the walk finds them.
   GraphWalk walk(*context_, host_->self().incarnation, GraphWalk::Upstream::kIgnore);
   for (const auto& send : sends) PSD_RETURN_IF_ERROR(walk.From(send));
   PSD_ASSIGN_OR_RETURN(Sends own, FindSends(walk.own_messages()));
