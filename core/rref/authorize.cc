@@ -28,7 +28,7 @@ absl::Status Authorize(rpc::Access& access, const rpc::Asker& asker, rpc::Right 
 absl::Status Authorize(rpc::Access& access, const rpc::Asker& asker, rpc::Right right,
                        const store::EntryGroup& group) {
   if (group.number == 0) return Authorize(access, asker, right, group.entries);
-  // No worker has the incarnation 0, so the number of a group is the id of no value.
+  // No worker has the incarnation 0, so the number of a group is never the id of a value.
   return access.Authorize(asker, right, {0, group.number}, group.entries.size(),
                           [&](size_t i) { return NameOf(*group.entries[i]); });
 }

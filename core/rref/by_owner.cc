@@ -10,7 +10,8 @@ namespace psd::rref {
 absl::StatusOr<std::vector<OwnerPart>> PartsByOwner(const std::vector<RRef>& rrefs) {
   std::vector<OwnerPart> parts;
   std::map<std::string, size_t> numbers;  // indices in `parts`
-  OwnerPart* part = nullptr;              // that of the RRef before, mostly also the next one's
+  // The part of the previous RRef, which mostly also has the next one.
+  OwnerPart* part = nullptr;
   for (size_t i = 0; i < rrefs.size(); ++i) {
     if (!rrefs[i].valid()) {
       return absl::InvalidArgumentError(

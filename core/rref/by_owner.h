@@ -30,8 +30,8 @@ struct OwnerPart {
   }
 };
 
-// Groups `rrefs` by owner. The owners are in the order of their first RRef.
-// Errors: INVALID_ARGUMENT for an RRef that refers to nothing.
+// Groups `rrefs` by owner. Owners are ordered by their first RRef. Errors: INVALID_ARGUMENT for an
+// RRef that refers to nothing.
 absl::StatusOr<std::vector<OwnerPart>> PartsByOwner(const std::vector<RRef>& rrefs);
 
 // Returns the answers of all parts in the order of the request.

@@ -27,20 +27,20 @@ bool AllMade(const std::vector<RRef>& rrefs);
 // Holds calls back until the creations of the references that they use have ended. Thread-safe.
 class CreationGate {
  public:
-  // `rrefs` and `timers` must outlive the gate and all futures that it has returned. `clock` is
-  // that of `timers`.
+  // `rrefs` and `timers` must outlive the gate and all futures that it has returned. `clock` is the
+  // clock of `timers`.
   CreationGate(RRefContext& rrefs, const Clock& clock, TimerQueue& timers)
       : rrefs_(rrefs), clock_(clock), timers_(timers) {}
   CreationGate(const CreationGate&) = delete;
   CreationGate& operator=(const CreationGate&) = delete;
 
-  // On the caller: waits until the creations of `rrefs` have ended. Returns `options` with the rest
-  // of its timeout, which runs meanwhile. Errors: the reason why one of the references cannot be
-  // used; DEADLINE_EXCEEDED.
+  // On the caller: waits until the creations of `rrefs` have ended. Returns `options` with the time
+  // that is then left of its timeout. Errors: the reason why one of the references cannot be used;
+  // DEADLINE_EXCEEDED.
   Future<rpc::CallOptions> WhenMade(const std::vector<RRef>& rrefs,
                                     const rpc::CallOptions& options) const;
-  // As WhenMade, but waits only until `rrefs` may be arguments of a call: their values are made or
-  // under creation.
+  // As WhenMade, but waits only until `rrefs` may be arguments of a call, that is, until their
+  // values are made or under creation.
   Future<rpc::CallOptions> WhenPassable(const std::vector<RRef>& rrefs,
                                         const rpc::CallOptions& options) const;
   // On the callee: as WhenMade, but waits only until `rrefs` may be in an answer to `caller`.
@@ -49,8 +49,8 @@ class CreationGate {
   Future<rpc::CallOptions> WhenAnswerable(const std::string& caller, const std::vector<RRef>& rrefs,
                                           const rpc::CallOptions& options) const;
 
-  // Calls `use` with the rest of `options` when the creations of `rrefs` have ended, and returns
-  // its result.
+  // When the creations of `rrefs` have ended, calls `use` with `options` and the time that is then
+  // left, and returns its result.
   template <typename T, typename Use>
   Future<T> After(const std::vector<RRef>& rrefs, const rpc::CallOptions& options, Use use) const {
     if (AllMade(rrefs)) return use(options);
@@ -65,8 +65,8 @@ class CreationGate {
   }
 
  private:
-  // Waits until ready(rref) is ready for each of `rrefs` whose value is not made. Returns the rest
-  // of `options`.
+  // Waits until ready(rref) is ready for each of `rrefs` whose value is not made. Returns `options`
+  // with the time that is then left.
   Future<rpc::CallOptions> WhenReady(const std::vector<RRef>& rrefs,
                                      const rpc::CallOptions& options,
                                      absl::FunctionRef<Future<Unit>(const RRef&)> ready) const;

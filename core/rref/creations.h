@@ -1,7 +1,7 @@
 #pragma once
 
-// Keeps the values of this worker that are being made, and the calls that wait for a creation to
-// begin or to end. Pure bookkeeping: no clock, no lock, no messages.
+// The values of this worker that are being made, and the calls that wait for a creation to begin or
+// to end. Pure bookkeeping: no clock, no lock, no messages.
 
 #include <memory>
 #include <vector>
@@ -12,15 +12,15 @@
 
 namespace psd::rref {
 
-// Confined to the holder of the caller's lock. The caller answers the calls that are returned. rpc
-// bounds how many calls of a session may wait at once.
+// Confined to the code that holds the caller's lock. The caller answers the calls that are
+// returned. rpc bounds the number of waiting calls of a session.
 class Creations {
  public:
   using Call = std::shared_ptr<rpc::ServerCall>;  // shared with rpc until it is answered
   using Calls = std::vector<Call>;
 
   bool UnderWay(GlobalId value) const { return under_way_.contains(value); }
-  // Record the begin and the end of a creation. Each returns the calls that waited for it.
+  // Record that a creation begins or ends. Each returns the calls that waited for this.
   Calls Begin(GlobalId value);
   Calls End(GlobalId value);
 

@@ -13,7 +13,7 @@ struct ForkData {
   Incarnation owner_incarnation = 0;
   GlobalId value;
   GlobalId fork;       // the receiver's fork
-  std::string parent;  // the sender. If that is the owner, the fork is confirmed already
+  std::string parent;  // the sender; if this is the owner, the fork is confirmed already
   std::string name;
 };
 

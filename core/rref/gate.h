@@ -10,8 +10,8 @@ namespace psd::rref {
 // Shared by the layer and everything that may call it late: handles, replies, timers. Thread-safe.
 class Gate {
  public:
-  // Enters the gate for as long as it lives. If open(), the things that the gate guards exist;
-  // otherwise the gate is closed, and they must not be used.
+  // Enters the gate for as long as this object lives. If open(), the objects that the gate guards
+  // exist; otherwise the gate is closed, and they must not be used.
   class Entry {
    public:
     explicit Entry(Gate& gate) : gate_(gate), open_(gate.Enter()) {}

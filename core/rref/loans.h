@@ -1,8 +1,8 @@
 #pragma once
 
-// Keeps the loans of this worker. A loan is a reference to another worker's value that was passed
-// on in an answer, until its receiver says that the owner counts its fork. Pure bookkeeping: no
-// clock, no lock, no messages.
+// The loans of this worker. If this worker passes a reference to another worker's value on in an
+// answer, it keeps its own fork as a loan until the receiver says that the owner counts the
+// receiver's fork. Pure bookkeeping: no clock, no lock, no messages.
 
 #include <cstddef>
 #include <vector>
@@ -15,8 +15,8 @@
 
 namespace psd::rref {
 
-// Confined to the holder of the caller's lock. The user ledger has the fork that each loan keeps,
-// by `child`, the id of the receiver's fork.
+// Confined to the code that holds the caller's lock. `child` is the id of the receiver's fork; the
+// user ledger knows which fork the loan keeps for it.
 class Loans {
  public:
   static constexpr size_t kMaxEndedSessions = 65'536;

@@ -1,7 +1,7 @@
 #pragma once
 
-// The releases that one owner still has to be told of, and when. Pure bookkeeping: no clock, no
-// lock, no messages.
+// The releases that have to be sent to one owner, and when. Pure bookkeeping: no clock, no lock, no
+// messages.
 
 #include <cstddef>
 #include <deque>
@@ -16,13 +16,14 @@ namespace psd::rref {
 
 // One message is under way at a time; releases that are added meanwhile go with the next ones.
 // After each message there is a pause in proportion to the time that the message took, so that a
-// million releases do not delay the owner's calls. Confined to the holder of the caller's lock.
+// million releases do not delay the owner's calls. Confined to the code that holds the caller's
+// lock.
 class Outbox {
  public:
   // The most releases in one message: few enough that handling them does not noticeably delay the
   // owner's other calls.
   static constexpr size_t kMaxPerMessage = 128;
-  // The share of the time in which a message is under way, as long as releases are waiting.
+  // The share of the time in which a message is under way while releases are waiting.
   static constexpr double kBusyShare = 0.4;
   // The longest pause after a message. A slow message was mostly waiting on the network or was
   // retried, so it says little about the owner's load.
@@ -34,9 +35,10 @@ class Outbox {
   };
 
   void Add(const ForkRelease& release);
-  // Returns the message to send now, or nothing if no release waits or a message is under way.
+  // Returns the message to send now, or nothing if no release is waiting or a message is under way.
   std::optional<Message> Next(absl::Time now);
-  // The message has been answered, or has failed for good. Returns the pause before the next one.
+  // To be called when the message has been answered, or has failed for good. Returns the pause
+  // before the next one.
   absl::Duration Answered(absl::Time now);
 
   bool empty() const { return size() == 0; }
@@ -44,7 +46,7 @@ class Outbox {
   size_t size() const { return waiting_.size() + in_flight_; }
 
  private:
-  // A release that waits. It is kept small, because there may be a million of them.
+  // A waiting release. It is kept small, because there may be a million of them.
   struct Waiting {
     Incarnation owner_incarnation;
     GlobalId value;

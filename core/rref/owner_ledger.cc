@@ -33,11 +33,11 @@ bool OwnerLedger::DeleteFork(GlobalId value, GlobalId fork, SessionKey session) 
   Session& held = sessions_[session];
   auto it = held.forks.find(fork);
   if (it == held.forks.end()) {
-    // Without memory, a fork that is added after its delete stays until the session ends.
+    // If there is no memory, a fork that is added after its delete stays until the session ends.
     if (MakeRoomIn(held).ok()) held.deleted.Add(fork);
     return false;
   }
-  if (it->second != value) return false;  // a false claim: the fork is one of another value
+  if (it->second != value) return false;  // a false claim: the fork belongs to another value
   held.forks.erase(it);
   held.deleted.Add(fork);
   const size_t needed = (held.forks.size() + held.deleted.size()) * kForkBytes;

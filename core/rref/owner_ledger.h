@@ -24,29 +24,29 @@
 
 namespace psd::rref {
 
-// Confined to the holder of the caller's lock.
+// Confined to the code that holds the caller's lock.
 class OwnerLedger {
  public:
   // The number of deleted forks that are remembered for each session, and the number of ended
-  // sessions. An event that is repeated after more than this many others would be taken for a new
-  // one. This does not happen: rpc applies each message once, and keeps far fewer messages
+  // sessions. If an event were repeated after more than this many others, it would be taken for a
+  // new one. This does not happen: rpc applies each message once, and keeps far fewer messages
   // unacknowledged.
   static constexpr size_t kMaxDeletedForks = 65'536;
   static constexpr size_t kMaxEndedSessions = 65'536;
-  // So many forks of a session are charged with the session itself.
+  // The number of forks of a session that are covered by the charge of the session itself.
   static constexpr size_t kOwnForks = 64;
 
-  // Forks of peers are charged to `memory`, those that the charge of a session does not cover;
-  // null: they are not charged.
+  // Forks of peers beyond those that the charge of a session covers are charged to `memory`; if it
+  // is null, they are not charged.
   explicit OwnerLedger(std::shared_ptr<MemoryAccount> memory = nullptr)
       : memory_(std::move(memory)) {}
 
-  // Charges memory for one fork more. To be called before AddFork. Errors: RESOURCE_EXHAUSTED.
+  // Charges memory for one more fork. To be called before AddFork. Errors: RESOURCE_EXHAUSTED.
   absl::Status MakeRoom(SessionKey session);
 
-  // Counts `fork` of `value`, held under `session`. A repeat changes nothing. Returns whether the
-  // fork is counted now: false if the session has ended, the fork was deleted before (perhaps by a
-  // delete that overtook this call), or the fork is one of another value.
+  // Counts `fork` of `value`, held under `session`. A repeated call changes nothing. Returns
+  // whether the fork is counted now: false if the session has ended, if the fork was deleted before
+  // (perhaps by a delete that overtook this call), or if the fork belongs to another value.
   bool AddFork(GlobalId value, GlobalId fork, SessionKey session);
 
   // Deletes a fork. Returns true if it was the value's last fork; the value may then be freed
@@ -58,7 +58,7 @@ class OwnerLedger {
   std::vector<GlobalId> EndSession(SessionKey session);
 
   size_t ForkCount(GlobalId value) const;
-  size_t NumValues() const { return forks_.size(); }  // with at least one fork
+  size_t NumValues() const { return forks_.size(); }  // the number of values with at least one fork
   size_t NumForks() const { return num_forks_; }
 
  private:
@@ -66,16 +66,16 @@ class OwnerLedger {
   struct Session {
     absl::btree_map<GlobalId, GlobalId> forks;      // fork -> value
     RecentSet<GlobalId> deleted{kMaxDeletedForks};  // includes forks deleted before they were added
-    StepwiseCharge charge{size_t{16} << 10, kOwnForks* kForkBytes};  // for both
+    StepwiseCharge charge{size_t{16} << 10, kOwnForks* kForkBytes};  // covers both
   };
   absl::Status MakeRoomIn(Session& session);
 
-  // Counts one fork of `value` less. Returns true if it has none left.
+  // Removes one fork from the count of `value`. Returns true if it has no forks left.
   bool DropOne(GlobalId value);
 
   const std::shared_ptr<MemoryAccount> memory_;  // shared with the worker
-  // A tree, because ids ascend: a million forks fill its nodes. A hash table would be half empty,
-  // and would hold up everybody while it grows.
+  // This is a tree because ids ascend, so a million forks fill its nodes. A hash table would be
+  // half empty, and would delay all calls while it grows.
   absl::btree_map<GlobalId, uint32_t> forks_;  // value -> number of forks
   absl::flat_hash_map<SessionKey, Session> sessions_;
   RecentSet<SessionKey> ended_{kMaxEndedSessions};

@@ -33,16 +33,16 @@ class RRef {
   const std::string& name() const { return body_->name(); }
   // Whether this worker owns the value. The value may still be under creation.
   bool is_owner() const { return body_->is_owner(); }
-  // Ready when the owner counts this fork. For the worker that had the value created, that is when
-  // the creation has ended. Fails if the owner will never count the fork.
+  // Ready when the owner counts this fork. On the worker that asked for the value's creation, this
+  // is when the creation has ended. Fails if the owner will never count the fork.
   Future<Unit> confirmed() const { return body_->confirmed().On(body_->continuations()); }
-  // Ready when the value's creation has ended and the fork is counted. Fails as confirmed() does,
-  // and if the creation leaves no value.
+  // Ready when the value's creation has ended and the fork is counted. Fails if confirmed() fails,
+  // and if the creation fails.
   Future<Unit> made() const { return body_->made().On(body_->continuations()); }
   // Whether made() is ready without an error.
   bool is_made() const { return body_->is_made(); }
-  // Convert to a value, for arguments and results, and back. FromValue of a value that is not a
-  // reference returns an RRef that refers to nothing.
+  // Convert an RRef to a Value, for arguments and results, and back. FromValue returns an RRef that
+  // refers to nothing if the value is not a reference.
   operator store::Value() const;  // NOLINT: a reference is a value
   static RRef FromValue(const store::Value& value);
   // The value's entry in the store, on its owner. Requires: valid().
@@ -67,14 +67,14 @@ class RRef {
     virtual bool is_owner() const = 0;
     virtual absl::StatusOr<store::EntryPtr> local_entry() const = 0;
     virtual Incarnation owner_incarnation() const = 0;
-    // See RRef.
+    // See RRef::confirmed and RRef::made.
     virtual Future<Unit> confirmed() const = 0;
     virtual Future<Unit> made() const = 0;
     virtual bool is_made() const = 0;
     // The executor for callbacks of users. Callbacks on the futures above run on the thread that
-    // sets the result, so only psd's own short ones may be attached to them.
+    // sets the result, so only psd's own short callbacks may be attached to them.
     virtual std::shared_ptr<Executor> continuations() const = 0;
-    // Identifies the context that it belongs to: an address to compare.
+    // Identifies the context that the body belongs to. The address is only compared.
     virtual const void* context() const = 0;
   };
   explicit RRef(std::shared_ptr<const Body> body) : body_(std::move(body)) {}

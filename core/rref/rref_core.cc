@@ -178,8 +178,7 @@ void Core::LocalGone(absl::Span<const GlobalId> values) {
 
 // Named values are kept by their name: the store erases anonymous values only. The counts are
 // looked up and the value is erased under one lock, so no handle or fork can be counted in between.
-// Other code counts first and then looks the value up in the store; if it finds the value, that
-// stays.
+// Other code counts first and then looks the value up in the store, so a value that it finds stays.
 void Core::FreeIfUnheld(absl::Span<const GlobalId> values) {
   Gate::Entry entry(gate_);
   if (!entry.open()) return;
@@ -217,7 +216,7 @@ absl::Status Core::AddFork(GlobalId value, GlobalId fork, SessionKey session) {
 }
 
 absl::Status Core::AddForkLocked(GlobalId value, GlobalId fork, SessionKey session) {
-  // References of this worker to its own values are its own affair.
+  // References of this worker to its own values are not charged.
   if (session.peer != self_.incarnation)
     PSD_RETURN_IF_ERROR(Annotate(owners_.MakeRoom(session), self_.name));
   if (owners_.AddFork(value, fork, session)) return absl::OkStatus();
@@ -259,8 +258,8 @@ RRef Core::User(const ForkData& data, bool borrowed) {
   return RRef(std::make_shared<const UserBody>(shared_from_this(), data, borrowed));
 }
 
-// The handles are counted first, so a value that is found here now, or is being made, stays. The
-// forks that kept the values while the references travelled end once there are handles here.
+// The handles are counted first, so a value that is found here now, or is being made, stays. Forks
+// that kept the values during the transfer end once there are handles here.
 absl::StatusOr<std::vector<RRef>> Core::Home(const ForkRun& run) {
   Gate::Entry entry(gate_);
   if (!entry.open()) return absl::CancelledError(absl::StrCat(self_.name, " is shutting down"));
@@ -335,7 +334,7 @@ void Core::Fail(GlobalId fork, absl::Status reason, bool may_exist) {
 }
 
 absl::Status Core::Check(absl::Span<const RRef> rrefs) const {
-  if (rrefs.empty()) return absl::OkStatus();  // the most frequent case, without the lock
+  if (rrefs.empty()) return absl::OkStatus();  // the most frequent case; it needs no lock
   for (const RRef& rref : rrefs) {
     if (!rref.valid()) return absl::InvalidArgumentError("an RRef that refers to nothing");
   }
@@ -346,7 +345,7 @@ absl::Status Core::Check(absl::Span<const RRef> rrefs) const {
     const bool all_usable = users_.AllUsable();
     for (; at < rrefs.size(); ++at) {
       if (all_usable && rrefs[at].body()->context() == this) continue;
-      if (rrefs[at].is_owner()) continue;  // confirmed() tells whether the value could be made
+      if (rrefs[at].is_owner()) continue;  // confirmed() says whether the value could be made
       status = users_.Check(rrefs[at].body()->fork_id());
       if (!status.ok()) break;
     }

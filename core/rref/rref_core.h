@@ -37,7 +37,7 @@ namespace psd::rref {
 
 class Core;
 
-// A handle on a value of this worker that does not keep the value (Core::Uncounted).
+// A handle to a value of this worker that does not keep the value alive (Core::Uncounted).
 class LocalBody : public RRef::Body {
  public:
   LocalBody(std::shared_ptr<Core> core, store::EntryPtr entry);
@@ -59,7 +59,7 @@ class LocalBody : public RRef::Body {
   const store::EntryPtr entry_;       // shared with the store
 };
 
-// A handle on a value of this worker that keeps the value.
+// A handle to a value of this worker that keeps the value alive.
 class CountedLocalBody : public LocalBody {
  public:
   using LocalBody::LocalBody;
@@ -116,8 +116,8 @@ class UserBody : public RRef::Body {
   const std::unique_ptr<const Promise<Unit>> made_;  // null unless borrowed
 };
 
-// A handle on a value of this worker that it asked itself to create. It has a fork until the value
-// is made.
+// A handle to a value that this worker asked itself to create. It has a fork until the value is
+// made.
 class CreatedBody : public RRef::Body {
  public:
   CreatedBody(std::shared_ptr<Core> core, GlobalId value, GlobalId fork)
@@ -136,7 +136,7 @@ class CreatedBody : public RRef::Body {
   std::shared_ptr<Executor> continuations() const override;
   const void* context() const override { return core_.get(); }
 
-  // Exactly one of Created and Fail is called, once.
+  // Either Created or Fail must be called, once.
   void Created(store::EntryPtr entry) const {
     entry_ = std::move(entry);
     confirmed_.Set(Unit{});
@@ -147,12 +147,13 @@ class CreatedBody : public RRef::Body {
   const std::shared_ptr<Core> core_;  // shared by all bodies; may outlive the context
   const GlobalId value_;
   const GlobalId fork_;
-  const std::string name_;         // it has none
+  const std::string name_;         // always empty
   mutable store::EntryPtr entry_;  // written before confirmed_ is set, read only after
   const Promise<Unit> confirmed_;
 };
 
-// A handle on a value of this worker that is being made for another worker. It keeps the value.
+// A handle to a value of this worker that is being made for another worker. It keeps the value
+// alive.
 class AwaitedBody : public RRef::Body {
  public:
   AwaitedBody(std::shared_ptr<Core> core, GlobalId value, Future<store::EntryPtr> entry)
@@ -176,7 +177,7 @@ class AwaitedBody : public RRef::Body {
  private:
   const std::shared_ptr<Core> core_;  // shared by all bodies; may outlive the context
   const GlobalId value_;
-  const std::string name_;  // it has none
+  const std::string name_;  // always empty
   const Future<store::EntryPtr> entry_;
 };
 
@@ -216,7 +217,7 @@ class Core : public std::enable_shared_from_this<Core> {
   void LocalGone(absl::Span<const GlobalId> values);
   absl::StatusOr<ForkData> ForkFor(const store::EntryPtr& entry, const rpc::PeerInfo& peer,
                                    uint64_t epoch);
-  // Errors: ABORTED if the ledger does not count it; RESOURCE_EXHAUSTED.
+  // Errors: ABORTED if the ledger does not count the fork; RESOURCE_EXHAUSTED.
   absl::Status AddFork(GlobalId value, GlobalId fork, SessionKey session) PSD_EXCLUDES(mutex_);
   absl::Status AddForkLocked(GlobalId value, GlobalId fork, SessionKey session)
       PSD_REQUIRES(mutex_);
@@ -235,13 +236,13 @@ class Core : public std::enable_shared_from_this<Core> {
   RRef User(const ForkData& data, bool borrowed = false);
   void UserGone(GlobalId fork);
   absl::StatusOr<std::vector<RRef>> Home(const ForkRun& run);
-  // Returns handles on values that Hold has counted. `making` is the result of Hold; `made` has the
+  // Returns handles to values that Hold has counted. `making` is the result of Hold; `made` has the
   // entries of the values that are not under creation, in order.
   std::vector<RRef> Handles(absl::Span<const GlobalId> values,
                             absl::Span<const Future<store::EntryPtr>> making,
                             std::vector<store::EntryPtr> made);
-  // The owner counts the fork under this worker's session there. Returns false if the fork cannot
-  // be used: that session has been lost, or everything was released.
+  // To be called when the owner counts the fork under this worker's session there. Returns false if
+  // the fork cannot be used: that session has been lost, or everything was released.
   bool Confirm(const UserBody& body, SessionKey session);
   void Fail(GlobalId fork, absl::Status reason, bool may_exist);
   absl::Status Check(absl::Span<const RRef> rrefs) const;
@@ -265,13 +266,13 @@ class Core : public std::enable_shared_from_this<Core> {
   void OnBegun(const std::shared_ptr<rpc::ServerCall>& call);
   void OnMade(const std::shared_ptr<rpc::ServerCall>& call);
   void GiveUpWhenCancelled(const std::shared_ptr<rpc::ServerCall>& call, GlobalId value);
-  // `epoch` is that of this worker's session on the owner in which the fork was counted.
+  // `epoch` is the epoch of this worker's session on the owner in which the fork was counted.
   void AskWhenMade(const RRef& fork, uint64_t epoch);
   void AskToCount(const RRef& fork, bool may_search);
   void Counted(const RRef& fork, const absl::StatusOr<rpc::Reply>& reply);
   void OnSessionEnded(const rpc::PeerInfo& peer, uint64_t epoch);
   void FreeIfUnheld(absl::Span<const GlobalId> values) PSD_EXCLUDES(mutex_);
-  // Counts a handle on each of `values`. Returns one future for each: that of its entry if the
+  // Counts a handle to each of `values`. Returns one future for each: that of its entry if the
   // value is under creation, otherwise an invalid one.
   std::vector<Future<store::EntryPtr>> Hold(absl::Span<const GlobalId> values) PSD_EXCLUDES(mutex_);
 
@@ -281,19 +282,21 @@ class Core : public std::enable_shared_from_this<Core> {
   void Released(const std::string& owner, bool told) PSD_EXCLUDES(mutex_);
 
   const std::shared_ptr<Executor> continuations_;  // shared with futures that users hold
-  rpc::RpcAgent& agent_;                           // this and the next four: only inside the gate
+  // This and the next four are used only inside the gate.
+  rpc::RpcAgent& agent_;
   store::Store& store_;
   IdSource& ids_;
   const Clock& clock_;
   TimerQueue& timers_;
   const rpc::PeerInfo self_;
-  PeerFinder find_peer_;  // fixed before the agent starts; may be null
+  PeerFinder find_peer_;  // does not change after the agent starts; may be null
   Gate gate_;
   mutable Mutex mutex_;  // only the mutexes of the store and of the clock are locked under it
   OwnerLedger owners_ PSD_GUARDED_BY(mutex_);
   UserLedger users_ PSD_GUARDED_BY(mutex_);
-  absl::flat_hash_map<GlobalId, size_t> handles_ PSD_GUARDED_BY(mutex_);  // count, by own value
-  // By owner. Only owners that have not answered all releases have one.
+  // Number of handles of each own value.
+  absl::flat_hash_map<GlobalId, size_t> handles_ PSD_GUARDED_BY(mutex_);
+  // By owner. An owner has an outbox only while it has not answered all releases.
   absl::flat_hash_map<std::string, Outbox> outboxes_ PSD_GUARDED_BY(mutex_);
   bool in_a_hurry_ PSD_GUARDED_BY(mutex_) = false;  // releases are sent without pauses
   Loans loans_ PSD_GUARDED_BY(mutex_);

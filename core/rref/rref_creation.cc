@@ -1,5 +1,5 @@
-// The part of Core for values under creation: counts their forks, and answers those who wait for a
-// creation to begin or to end.
+// The part of Core for values under creation: counts their forks, and answers the calls that wait
+// for a creation to begin or to end.
 #include <memory>
 #include <optional>
 #include <utility>
@@ -32,7 +32,8 @@ absl::StatusOr<GlobalId> ValueAskedFor(rpc::ServerCall& call) {
   return absl::InvalidArgumentError(absl::StrCat(call.method(), ": these bytes are no message"));
 }
 
-// Options without a timeout, for calls that last as long as a creation. Its end is always reported.
+// Options without a timeout, for calls that last as long as a creation. The end of a creation is
+// always reported.
 rpc::CallOptions Endless() {
   rpc::CallOptions options;
   options.timeout = absl::ZeroDuration();
@@ -179,7 +180,7 @@ void Core::AskWhenMade(const RRef& fork, uint64_t epoch) {
   if (!entry.open()) return tell(absl::CancelledError("this worker is shutting down"));
   rpc::Request request = AskAbout("rref.made", fork.value_id());
   request.only_incarnation = fork.body()->owner_incarnation();
-  // An answer in a later session would be about a value that this fork no longer keeps.
+  // An answer in a later session would be about a value that this fork no longer keeps alive.
   request.only_epoch = epoch;
   agent_.StartCall(fork.owner(), std::move(request), Endless())
       .reply()

@@ -1,4 +1,4 @@
-// References that travel between workers of which neither, or not the sender, is their owner.
+// References that are passed between workers when the sender is not their owner.
 #include <optional>
 #include <utility>
 #include <vector>
@@ -70,8 +70,8 @@ void Core::OnCounted(const std::shared_ptr<rpc::ServerCall>& call) {
 
 // ---- the receiver
 
-// The sender keeps its fork, and with it the value, until this worker's fork is counted: for an
-// argument until the call is answered, and for a reference in an answer until SayCounted.
+// The sender keeps its fork, and thereby the value, until this worker's fork is counted: for an
+// argument until the call is answered, for a reference in an answer until SayCounted.
 absl::StatusOr<RRef> Core::Borrow(const ForkData& data) {
   ForkData mine = data;
   mine.fork = ids_.Next();
@@ -130,7 +130,7 @@ void Core::SayCounted(const ForkData& data, const RRef& rref) {
     out.set_fork_counter(data.fork.counter);
     Gate::Entry entry(core->gate_);
     if (!entry.open()) return;
-    // If this message is lost for good, the session ends, and the loan with it.
+    // If this message is lost for good, the session has ended, and the loan with it.
     core->agent_.StartCall(data.parent, MakeRequest("rref.counted", out.SerializeAsString()),
                            Patient());
   });

@@ -1,5 +1,5 @@
-// The part of Core for releases: tells the owners of forks that are no longer held, and handles
-// such messages on the owner.
+// The part of Core for releases: tells the owners which forks are no longer held, and handles such
+// messages on the owner.
 #include <optional>
 #include <utility>
 #include <vector>
@@ -57,8 +57,8 @@ void Core::ReleaseAll() {
   for (const std::string& owner : resting) SendNext(owner);
 }
 
-// The first release to an owner is sent at once. Those that are queued until it is answered, and
-// until the pause after it is over, are sent together in the next messages.
+// The first release to an owner is sent at once. Releases that are queued before it is answered and
+// the pause after it is over are sent together in the next messages.
 void Core::Queue(const Releases& releases) {
   std::vector<std::string> ready;
   {
@@ -89,7 +89,7 @@ void Core::SendNext(const std::string& owner) {
   rpc::CallOptions options;
   options.timeout = kReleaseTimeout;
   options.wait_for_ready = true;
-  // An error means that the session has ended or is about to end, and the forks end with it.
+  // An error means that the session has ended or is about to end. The forks end with it.
   agent_.StartCall(owner, std::move(request), options)
       .reply()
       .OnReady([core = shared_from_this(), owner](const absl::StatusOr<rpc::Reply>& reply) {

@@ -1,6 +1,6 @@
 #pragma once
 
-// The name of a session in the ledgers.
+// Identifies a session in the ledgers.
 
 #include <cstdint>
 #include <utility>

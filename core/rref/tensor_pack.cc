@@ -33,7 +33,7 @@ size_t SmallBytes(absl::Span<const FlatTensor> tensors) {
 }
 
 // Collects the elements of small tensors, one after the other, in one block. A large block is
-// charged to the thread's MemoryScope; the link charges what it sends of a small one.
+// charged to the thread's MemoryScope; a small one is charged by the link that sends it.
 class SmallBlock {
  public:
   // Errors: RESOURCE_EXHAUSTED.
@@ -101,7 +101,8 @@ class BufferCutter {
  public:
   explicit BufferCutter(absl::Span<const Buffer> buffers) : large_(buffers) {}
 
-  // Takes the first buffer as that of the small tensors. Errors: INVALID_ARGUMENT if there is none.
+  // Takes the first buffer as the one with the small tensors. Errors: INVALID_ARGUMENT if there is
+  // none.
   absl::Status OpenSmall() {
     if (large_.empty()) {
       return absl::InvalidArgumentError("the buffer of small tensors is missing");
@@ -115,8 +116,8 @@ class BufferCutter {
     Buffer bytes;  // one tensor every AlignUp(size) bytes
     size_t count = 0;
   };
-  // Returns the bytes of the next `count` small tensors of `size` bytes each, or of as many as
-  // there are bytes for.
+  // Returns the bytes of the next `count` small tensors of `size` bytes each, or of fewer if there
+  // are not enough bytes.
   SmallRun NextSmall(size_t size, size_t count) {
     const size_t left = SmallLeft();
     if (left < size) return {};
@@ -149,7 +150,7 @@ class BufferCutter {
 
  private:
   Buffer small_;
-  size_t end_ = 0;  // the end of what was taken from small_
+  size_t end_ = 0;  // the end of the bytes that were taken from small_
   absl::Span<const Buffer> large_;
 };
 

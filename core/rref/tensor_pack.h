@@ -20,7 +20,7 @@ namespace psd::rref {
 // Errors: those of CheckSendable; RESOURCE_EXHAUSTED if there is no memory for a copy.
 absl::Status PackTensors(absl::Span<const Tensor* const> tensors, TensorColumns* columns,
                          std::vector<Buffer>* buffers);
-// The same for tensors whose elements `owner` keeps alive. Errors: RESOURCE_EXHAUSTED.
+// As above, for tensors whose elements `owner` keeps alive. Errors: RESOURCE_EXHAUSTED.
 absl::Status PackFlatTensors(absl::Span<const FlatTensor> tensors,
                              const std::shared_ptr<const void>& owner, TensorColumns* columns,
                              std::vector<Buffer>* buffers);

@@ -19,11 +19,11 @@ namespace psd::rref {
 
 enum class ForkState {
   kPending,    // the owner has not yet confirmed that it counts the fork
-  kConfirmed,  // the owner counts it
-  kFailed,     // useless: its creation failed, the session there ended, or everything was released
+  kConfirmed,  // the owner counts the fork
+  kFailed,     // unusable: its creation failed, the session there ended, or everything was released
 };
 
-// A release that the caller must send: the owner is to delete this fork.
+// A release that the caller must send, so that the owner deletes this fork.
 struct ForkRelease {
   std::string owner;
   Incarnation owner_incarnation = 0;  // 0 if not known, because the owner never answered
@@ -31,37 +31,39 @@ struct ForkRelease {
   GlobalId fork;
 };
 
-// Events for forks that it does not hold (any more) are ignored. Confined to the holder of the
-// caller's lock.
+// Events for forks that are not held, or no longer held, are ignored. Confined to the code that
+// holds the caller's lock.
 class UserLedger {
  public:
-  // How many lost sessions are remembered. An answer that is handled later than so many losses of
-  // sessions after its own would be taken for one of a session that lives.
+  // The number of lost sessions that are remembered. An answer that is handled after so many losses
+  // of other sessions would be taken for one of a live session.
   static constexpr size_t kMaxLostSessions = 65'536;
 
   // Adds a pending fork that this worker holds from now on. It is confirmed or failed later, by the
   // answer to the call that asked for it. `owner_incarnation` is 0 if it is not known yet.
   void Add(const std::string& owner, Incarnation owner_incarnation, GlobalId value, GlobalId fork);
 
-  // The owner counts the fork under this worker's session there. If that session has been lost, the
-  // fork was lost with it, and fails. Returns the release to send if the last handle is gone
-  // already.
+  // To be called when the owner counts the fork under this worker's session there. If that session
+  // has been lost, the fork was lost with it, and fails. Returns the release to send if the last
+  // handle is gone already.
   std::optional<ForkRelease> Confirm(GlobalId fork, SessionKey session);
-  // The owner will never confirm the fork. If `may_exist`, the owner may count it all the same, as
-  // after a creation whose outcome is unknown; the release to send is returned then.
+  // To be called when the owner will never confirm the fork. If `may_exist`, the owner may count it
+  // all the same, as after a creation whose outcome is unknown; the release to send is then
+  // returned.
   std::optional<ForkRelease> Fail(GlobalId fork, absl::Status reason, bool may_exist);
 
-  // The last handle is gone. A confirmed fork without children in flight is released now, a pending
-  // one when it is confirmed, and one with children when the last child has been accepted.
+  // To be called when the last handle is gone. A confirmed fork without children in flight is
+  // released now, a pending one when it is confirmed, and one with children when the last child has
+  // been accepted.
   std::optional<ForkRelease> Drop(GlobalId fork);
 
-  // A copy of the fork is on its way to another worker as fork `child`. This fork stays until
-  // ChildAccepted, so that a parent is never deleted before the owner knows its child.
+  // To be called when a copy of the fork is on its way to another worker as fork `child`. This fork
+  // stays until ChildAccepted, so that a parent is never deleted before the owner knows its child.
   // Errors: those of Check; ALREADY_EXISTS for a child id that is in flight.
   absl::Status AddChild(GlobalId fork, GlobalId child);
   std::optional<ForkRelease> ChildAccepted(GlobalId child);
 
-  // A session of this worker is lost, and with it all forks that were confirmed in it, which fail
+  // To be called when a session of this worker is lost. All forks that were confirmed in it fail
   // with `reason`. Pending forks stay as they are; their calls will confirm or fail them.
   void SessionLost(SessionKey session, const absl::Status& reason);
 
@@ -77,7 +79,7 @@ class UserLedger {
   absl::Status Check(GlobalId fork) const;
   // Whether Check is OK for every fork that is held here.
   bool AllUsable() const { return num_failed_ == 0; }
-  // kFailed for a fork that is not held.
+  // Returns kFailed for a fork that is not held.
   ForkState state(GlobalId fork) const;
 
   size_t NumForks() const { return forks_.size(); }
@@ -90,16 +92,16 @@ class UserLedger {
     Incarnation owner_incarnation = 0;
     GlobalId value;
     ForkState state = ForkState::kPending;
-    SessionKey session;    // in which the owner counts it, once it is confirmed
+    SessionKey session;    // the session in which the owner counts it, once it is confirmed
     bool counted = false;  // the owner counts it, or may count it, so it must be released once
-    bool dropped = false;  // the last handle is gone
-    int children = 0;      // in flight
+    bool dropped = false;  // whether the last handle is gone
+    int children = 0;      // the number of children in flight
     absl::Status failure;
   };
   using Forks = absl::flat_hash_map<GlobalId, Fork>;
   void SetState(Fork& fork, ForkState state);
   void Erase(Forks::iterator it);
-  // Erases the fork if nobody needs it any more. Returns the release to send, if there is one.
+  // Erases the fork if nobody needs it any more. Returns the release to send, if any.
   std::optional<ForkRelease> ReleaseIfDue(GlobalId id);
 
   Forks forks_;

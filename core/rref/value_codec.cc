@@ -36,7 +36,7 @@ absl::Status TooMany() {
                     "send them in parts");
 }
 
-// The tensors as which a sparse tensor is sent: extents, indices and values.
+// Returns the tensors that represent a sparse tensor on the wire: extents, indices and values.
 std::array<Tensor, kTensorsPerSparse> PartsOf(const SparseTensor& sparse) {
   const absl::Span<const int64_t> extents = sparse.shape().extents();
   return {Tensor::Of<int64_t>({sparse.shape().rank()}, extents), sparse.indices(), sparse.values()};
@@ -176,7 +176,7 @@ class Encoder {
 
   v1::Values& out_;
   DescribeFork describe_;
-  ForkData fork_;  // the last RRef
+  ForkData fork_;  // the latest RRef
   ForkData run_;   // the first RRef of the run that fork_ belongs to
   std::vector<const Tensor*> tensors_;
   std::deque<Tensor> sparse_parts_;
@@ -386,7 +386,7 @@ absl::StatusOr<size_t> CheckColumns(const v1::Values& in) {
   return want.tensors;
 }
 
-// Makes a payload of a message and the columns and buffers of its tensors.
+// Makes a payload from a message and the columns and buffers of its tensors.
 absl::StatusOr<rpc::Payload> Seal(v1::Values& out, const TensorColumns& columns,
                                   std::vector<Buffer> buffers) {
   rpc::Payload payload;
@@ -418,7 +418,7 @@ absl::StatusOr<size_t> Open(const rpc::Payload& payload, v1::Values& in) {
   return CheckColumns(in);
 }
 
-// Takes the tensors of a message, whose columns were checked, out of its buffers.
+// Takes the tensors of a message, whose columns were checked, from its buffers.
 absl::StatusOr<std::vector<Tensor>> Unpack(const rpc::Payload& payload, const v1::Values& in,
                                            size_t tensors) {
   TensorColumns columns;
@@ -504,8 +504,8 @@ absl::StatusOr<std::vector<Value>> DecodeValues(const rpc::Payload& payload, Wra
                                                 AdoptForks adopt) {
   v1::Values in;
   PSD_ASSIGN_OR_RETURN(const size_t count, Open(payload, in));
-  // The references come first: if anything else of the message cannot be used, they are released
-  // again, while those that are never adopted stay counted on their owners.
+  // The references are adopted first: if anything else of the message cannot be used, they are
+  // released again, while references that are never adopted would stay counted on their owners.
   PSD_ASSIGN_OR_RETURN(std::vector<Value> references, AdoptAll(ForkRunsOf(in), adopt));
   PSD_ASSIGN_OR_RETURN(std::vector<Tensor> tensors, Unpack(payload, in, count));
   PSD_ASSIGN_OR_RETURN(std::vector<SparseTensor> sparse, JoinSparse(in, tensors));

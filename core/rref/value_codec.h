@@ -25,9 +25,9 @@ std::vector<Variable> CollectVariables(absl::Span<const store::Value> values);
 
 // Fills in the data of an RRef that is to be encoded.
 using DescribeFork = absl::FunctionRef<absl::Status(const store::RemoteReference&, ForkData&)>;
-// Makes the RRefs of a run that arrived, in order.
+// Makes the RRefs of a run that has arrived, in order.
 using AdoptForks = absl::FunctionRef<absl::StatusOr<std::vector<store::Value>>(const ForkRun&)>;
-// Turns the tensors that arrived (all of them, in order) into variables.
+// Turns the tensors that have arrived (all of them, in order) into variables.
 using WrapTensors = absl::FunctionRef<absl::StatusOr<std::vector<Variable>>(std::vector<Tensor>)>;
 
 // Errors: INVALID_ARGUMENT for a value that cannot be sent (an object, an invalid variable), and
@@ -35,7 +35,7 @@ using WrapTensors = absl::FunctionRef<absl::StatusOr<std::vector<Variable>>(std:
 absl::StatusOr<rpc::Payload> EncodeValues(absl::Span<const store::Value> values,
                                           DescribeFork describe);
 
-// If the bytes name the RRefs well, `adopt` gets all of them, even if the rest cannot be decoded.
+// If the RRefs are encoded correctly, `adopt` gets all of them, even if the rest cannot be decoded.
 // Errors: INVALID_ARGUMENT for bytes that EncodeValues never produces, naming what is wrong; those
 // of `wrap` and `adopt`.
 absl::StatusOr<std::vector<store::Value>> DecodeValues(const rpc::Payload& payload,
@@ -44,7 +44,7 @@ absl::StatusOr<std::vector<store::Value>> DecodeValues(const rpc::Payload& paylo
 // Encodes tensors as EncodeValues encodes values. An undefined tensor is sent as an empty value.
 // Errors: those of EncodeValues.
 absl::StatusOr<rpc::Payload> EncodeTensorValues(absl::Span<const Tensor> tensors);
-// The same for tensors whose elements `owner` keeps alive. The payload shares `owner` only if a
+// As above, for tensors whose elements `owner` keeps alive. The payload shares `owner` only if a
 // tensor is too large to be copied.
 absl::StatusOr<rpc::Payload> EncodeFlatTensors(absl::Span<const FlatTensor> tensors,
                                                const std::shared_ptr<const void>& owner);

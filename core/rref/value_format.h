@@ -21,12 +21,12 @@ enum class ValueKind : uint8_t {
 };
 
 // Tensors of at most this many bytes share the first buffer. Copying so few bytes costs less than
-// sending a buffer of their own through the carriers.
+// sending a separate buffer through the carriers.
 inline constexpr size_t kSmallTensorBytes = size_t{16} << 10;
-// Each of them starts there at a multiple of this.
+// In the shared buffer each tensor starts at a multiple of this.
 inline constexpr size_t kSmallTensorAlignment = 64;
 
-// A sparse tensor travels as three: its extents (i64 [rank]), indices and values.
+// A sparse tensor travels as three tensors: its extents (i64 [rank]), indices and values.
 inline constexpr size_t kTensorsPerSparse = 3;
 
 inline constexpr size_t kTextsPerForkRun = 2;  // owner and parent; the names of its RRefs follow
