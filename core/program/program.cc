@@ -161,7 +161,7 @@ std::shared_ptr<const ProgramSizes> CheckedProgram::SizesFor(
 }
 
 void CheckedProgram::Remember(std::shared_ptr<const ProgramSizes> sizes) const {
-  // Sizes with more inputs than the program has instructions are not kept, so that they stay in
+  // Sizes with more inputs than the program has instructions are not kept. So they stay in
   // proportion to the program, whose size ProgramCache bounds.
   if (program_.instructions.size() < static_cast<size_t>(program_.num_inputs)) return;
   std::atomic_store(&sizes_, std::move(sizes));
@@ -172,11 +172,11 @@ std::string Fingerprint::ToString() const {
 }
 
 size_t MemoryBytes(const Program& program) {
-  // For each piece on the heap: what the allocator adds, and the links of a node.
+  // The cost of each piece on the heap: the allocator's overhead, and the links of a node.
   constexpr size_t kPieceBytes = 48;
   size_t bytes = sizeof(CheckedProgram) + program.outputs.capacity() * sizeof(int32_t);
   for (const Instruction& instruction : program.instructions) {
-    // With the pointer to its operator, and its entry in the sizes of an earlier run.
+    // Includes the pointer to its operator, and its entry in the sizes of an earlier run.
     bytes += sizeof(instruction) + 2 * kPieceBytes + instruction.op.capacity() +
              instruction.inputs.capacity() * sizeof(int32_t);
     for (const auto& [name, value] : instruction.attributes) {
@@ -207,8 +207,8 @@ std::string CanonicalBytes(const Program& program) {
 }
 
 Fingerprint FingerprintOf(const Program& program) {
-  // The first half of a SHA-256 digest, so that nobody can construct two programs with the same
-  // fingerprint.
+  // The fingerprint is the first half of a SHA-256 digest, so that nobody can construct two
+  // programs with the same fingerprint.
   const std::string bytes = CanonicalBytes(program);
   std::array<uint8_t, SHA256_DIGEST_LENGTH> digest;
   SHA256(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size(), digest.data());

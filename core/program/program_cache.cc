@@ -54,7 +54,7 @@ absl::StatusOr<std::shared_ptr<const CheckedProgram>> ProgramCache::Insert(Check
   if (memory_ != nullptr) {
     PSD_ASSIGN_OR_RETURN(charge, memory_->Charge(bytes));
   }
-  Entries forgotten;  // declared before the lock, so that it is destroyed without it
+  Entries forgotten;  // declared before the lock, so it is destroyed after the lock is released
   MutexLock lock(mutex_);
   auto it = index_.find(fingerprint);
   if (it != index_.end()) {

@@ -20,18 +20,18 @@ class ProgramCache {
  public:
   static constexpr size_t kDefaultMaxBytes = size_t{64} << 20;
 
-  // Keeps at most `max_entries` programs of at most `max_bytes` of memory in all, and of at most a
-  // 64th of what `memory` may use, if that is limited. Programs that it does not keep are charged
-  // to `memory` for as long as a call has them. Null: they are not charged.
+  // Keeps at most `max_entries` programs, which take at most `max_bytes` of memory in all and, if
+  // `memory` is limited, at most a 64th of what it may use. Programs that are not kept are charged
+  // to `memory` for as long as a call uses them. If `memory` is null, they are not charged.
   explicit ProgramCache(size_t max_entries, std::shared_ptr<MemoryAccount> memory = nullptr,
                         size_t max_bytes = kDefaultMaxBytes);
 
   // Returns null if the cache does not have the program.
   std::shared_ptr<const CheckedProgram> Find(const Fingerprint& fingerprint) PSD_EXCLUDES(mutex_);
 
-  // Adds a program and returns the one that the cache keeps. That may be an equal one that was
+  // Adds a program and returns the one that the cache keeps, which may be an equal one that was
   // there before. A program larger than `max_bytes` is returned but not kept. Errors:
-  // RESOURCE_EXHAUSTED: there is no memory for it.
+  // RESOURCE_EXHAUSTED if there is no memory for it.
   absl::StatusOr<std::shared_ptr<const CheckedProgram>> Insert(CheckedProgram program)
       PSD_EXCLUDES(mutex_);
 
@@ -40,7 +40,7 @@ class ProgramCache {
  private:
   struct Charged {
     CheckedProgram program;
-    MemoryCharge charge;  // null as long as it is kept
+    MemoryCharge charge;  // null while the cache keeps the program
   };
   struct Entry {
     Fingerprint fingerprint;
@@ -52,8 +52,8 @@ class ProgramCache {
   static std::shared_ptr<const CheckedProgram> View(const std::shared_ptr<Charged>& program) {
     return {program, &program->program};
   }
-  // Makes room for `bytes` more. Programs that calls still have are charged first. Returns false,
-  // and drops no more, if there is no memory for that.
+  // Makes room for `bytes` more. Charges programs that calls still use before it drops them.
+  // Returns false, and drops no more, if there is no memory for that.
   bool MakeRoom(size_t bytes, Entries& forgotten) PSD_REQUIRES(mutex_);
 
   const size_t max_entries_;

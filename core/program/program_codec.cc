@@ -10,7 +10,7 @@
 namespace psd::program {
 namespace {
 
-// Names are short, so that one which is used often costs little more than its number.
+// Names are short, so a name that is used often costs little more than its number.
 constexpr uint32_t kMaxNameBytes = 64;
 
 enum AttributeKind : char { kInt = 1, kDouble = 2, kIntList = 3 };

@@ -1,7 +1,7 @@
 #pragma once
 
 // Encodes programs as bytes and decodes them. The format (proto/psd/v1/program.proto) has packed
-// columns and no message per instruction.
+// columns instead of a message per instruction.
 
 #include <string>
 

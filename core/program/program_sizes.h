@@ -16,7 +16,7 @@ namespace psd::program {
 
 struct InstructionSize {
   int64_t result_bytes = 0;
-  int64_t work = 0;  // a rough measure of its time (WorkOf in run_program.cc)
+  int64_t work = 0;  // a rough measure of the time it takes (WorkOf in run_program.cc)
 };
 
 // Built by one run, and shared with later runs once it is complete. Thread-compatible.

@@ -10,9 +10,9 @@
 
 namespace psd::program {
 
-// Whether the work of a run with these inputs, the sum of OperatorWork over all instructions, is at
-// most `limit`. Returns false too if the inputs do not fit the program; the run will report that
-// error.
+// Whether a run with these inputs takes at most `limit` work, which is the sum of OperatorWork over
+// all instructions. Also returns false if the inputs do not fit the program; the run will report
+// that error.
 bool WorkIsAtMost(int64_t limit, const CheckedProgram& program, absl::Span<const Variable> inputs);
 
 }  // namespace psd::program

@@ -17,9 +17,9 @@
 namespace psd::program {
 namespace {
 
-// The work after which `cancelled` is called again; the call takes as long as a small operator.
+// `cancelled` is called again after this much work; the call takes as long as a small operator.
 // Work is measured in bytes that are read and written, with a minimum for each instruction. This
-// much takes well below a millisecond.
+// much work takes well below a millisecond.
 constexpr int64_t kMuchWork = int64_t{64} << 10;
 constexpr int64_t kLeastWork = int64_t{1} << 10;
 
@@ -73,7 +73,7 @@ class Run {
     Variable result = checked_.OperatorOf(number).run(operands, instruction.attributes);
     if (!result.ok()) return result.status();
     const size_t own = static_cast<size_t>(program_.num_inputs) + number;
-    // A result with history may stay in memory after it is dropped here, so dropping it gives back
+    // A result with history may stay in memory after it is dropped here, so dropping it frees
     // nothing.
     if (!result.requires_grad()) bytes_[own] = size.result_bytes;
     values_.push_back(std::move(result));
@@ -82,14 +82,14 @@ class Run {
     return absl::OkStatus();
   }
 
-  // Whether enough work was done to ask again whether the run is cancelled. If so, the count starts
-  // anew.
+  // Whether enough work was done since `cancelled` was last called to call it again. If so, the
+  // count starts anew.
   bool WorkedMuch() {
     if (work_ < kMuchWork) return false;
     work_ = 0;
     return true;
   }
-  // Stores the inferred sizes for later runs with such inputs. Call after the last step.
+  // Stores the inferred sizes for later runs with such inputs. To be called after the last step.
   void Remember() const {
     if (inferred_ != nullptr) checked_.Remember(inferred_);
   }
@@ -142,10 +142,10 @@ class Run {
   const Program& program_;
   const ProgramLimits& limits_;
   std::vector<Variable> values_;
-  std::vector<int64_t> bytes_;  // the bytes that dropping each value gives back
-  std::vector<uint32_t> uses_;  // the uses of each value that are still to come
+  std::vector<int64_t> bytes_;  // the bytes that dropping each value frees
+  std::vector<uint32_t> uses_;  // the remaining uses of each value
   int64_t live_bytes_ = 0;
-  int64_t work_ = kMuchWork;                         // since `cancelled` was called
+  int64_t work_ = kMuchWork;                         // work since `cancelled` was called
   const std::shared_ptr<const ProgramSizes> known_;  // shared with the program; null if not known
   std::shared_ptr<ProgramSizes> inferred_;           // null if known, or if an input is invalid
 };
