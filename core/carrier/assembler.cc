@@ -12,14 +12,15 @@ namespace {
 
 constexpr size_t kSharedBlockBytes = size_t{256} << 10;
 constexpr size_t kSmallBufferBytes = size_t{64} << 10;
-// Headers and tables of buffers up to these are not charged: what reads them is bounded in number.
+// Headers and tables of buffers of up to this size are not charged: the readers that use them are
+// bounded in number.
 constexpr size_t kSmallHeaderBytes = 128;
 constexpr size_t kSmallTableBytes = size_t{4} << 10;
-// Of a header that is charged, every byte is charged as this many. A header is parsed into columns,
-// and these into values, both of which may be larger: an empty list is two bytes in a header, and
-// takes 100 in memory.
+// A charged header is charged this many bytes for each of its bytes. A header is parsed into
+// columns, and these into values, both of which may be larger: an empty list has two bytes in a
+// header, and takes 100 in memory.
 constexpr size_t kMemoryPerHeaderByte = 64;
-// The memory for the bookkeeping of a transfer, without its shape.
+// The charge for the bookkeeping of a transfer, without its shape.
 constexpr size_t kTransferBytes = 512;
 
 size_t Padded(size_t bytes) {
@@ -44,7 +45,7 @@ Group NextGroup(const std::vector<size_t>& buffer_bytes, size_t first) {
   return group;
 }
 
-// Returns the bytes of a message beside its buffers that are charged.
+// Returns how many bytes of a message are charged beside its buffers.
 size_t ChargedHeaderBytes(const MessageShape& shape) {
   const size_t header = shape.header_bytes <= kSmallHeaderBytes ? 0 : shape.header_bytes;
   const size_t table = shape.buffer_bytes.size() * sizeof(Buffer);
@@ -150,17 +151,19 @@ RefusedMessage RefuseWhole(const MessageFrame& frame, absl::Status why) {
 
 struct Assembler::Transfer {
   MessageShape shape;
-  MemoryCharge charge;       // for `shape` and the rest of this
+  MemoryCharge charge;       // for `shape` and the rest of this struct
   MemoryCharge kept_charge;  // for the beginning of the header, once it is refused
   size_t piece_bytes = 0;
   size_t total_bytes = 0;
   size_t cost_bytes = 0;
-  size_t needed_bytes = 0;                    // from the accounts
-  size_t held_bytes = 0;                      // `needed_bytes` if it holds memory
-  std::vector<bool> begun;                    // one per piece
-  size_t unfinished = 0;                      // pieces not yet filled
-  bool moved = true;                          // since the last look for stalls
-  size_t unfinished_before = 0;               // at that look; 0: it held no memory then
+  size_t needed_bytes = 0;  // from the accounts
+  size_t held_bytes = 0;    // `needed_bytes` if it holds memory
+  std::vector<bool> begun;  // one per piece
+  size_t unfinished = 0;    // pieces not yet filled
+  // Whether it has made progress since the last look for stalls.
+  bool moved = true;
+  // `unfinished` at the last look; 0: it held no memory then.
+  size_t unfinished_before = 0;
   PlaceInLine place;                          // while it has no assembly
   std::shared_ptr<MessageAssembly> assembly;  // shared with the slots of its pieces; null: no room
   absl::Status refused;                       // not OK: the assembly keeps only the header
@@ -224,7 +227,7 @@ absl::StatusOr<Assembler::Room> Assembler::FindRoom(uint64_t id, absl::Time now,
     transfer.moved = true;
     return Room::kThere;
   }
-  // A transfer may wait for as long as the first one without memory is known and moves.
+  // A transfer may wait as long as the first transfer without memory is known and makes progress.
   if (transfers_.contains(next_room_)) transfer.moved = true;
   if (id != next_room_) return Room::kNone;
   PSD_ASSIGN_OR_RETURN(const bool room, Seek(transfer, now, may_wait));

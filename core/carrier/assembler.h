@@ -22,9 +22,9 @@
 
 namespace psd::carrier {
 
-// The memory for received messages. Both accounts may belong to one budget.
+// The memory for received messages. Both members may be accounts of one budget.
 struct ReceiveMemory {
-  std::shared_ptr<Allocator> buffers;      // shared with whoever else hands out such memory
+  std::shared_ptr<Allocator> buffers;      // shared with other users of this memory
   std::shared_ptr<MemoryAccount> headers;  // charged for headers and tables of more than 4 KiB
 };
 
@@ -41,11 +41,11 @@ class MessageAssembly {
                                                                  const ReceiveMemory& memory);
   static std::unique_ptr<MessageAssembly> KeepHeader(const MessageShape& shape);
 
-  // Returns the bytes that Create takes from the accounts of its memory.
+  // Returns how many bytes Create takes from the accounts of `memory`.
   static size_t BytesFor(const MessageShape& shape);
 
-  // Copies `bytes` to `offset`, which counts over the header and the buffers.
-  // Requires: the range lies within the message.
+  // Copies `bytes` to `offset`, which counts over the header and the buffers. Requires: the range
+  // is within the message.
   void Fill(size_t offset, ByteReader bytes);
 
   // Returns the message. Requires: every byte was filled. Called once.
@@ -74,26 +74,24 @@ struct RefusedMessage {
   std::string header;  // its first kKeptHeaderBytes
   absl::Status why;    // RESOURCE_EXHAUSTED
 };
-// Refuses a message in one frame, and keeps the beginning of its header.
+// Refuses a message that is in one frame, and keeps the beginning of its header.
 RefusedMessage RefuseWhole(const MessageFrame& frame, absl::Status why);
 
-// The transfers of one link that are on their way in. Pure bookkeeping; thread-compatible: call
-// OnAnnounce, FindRoom, BeginPiece and EndPiece under one lock, and copy between the latter two
-// without it.
+// The incoming transfers of one link. Pure bookkeeping; thread-compatible: call OnAnnounce,
+// FindRoom, BeginPiece and EndPiece under one lock, and copy between the latter two without it.
 //
 // An announce costs no more than its own bytes. When the first piece has come, memory for the whole
 // message is taken at once: two transfers with half of theirs each would wait for each other.
-// Transfers take memory in the order of their ids. So whoever holds memory does not depend on one
-// that waits for it, if the sender keeps the order (see BulkQueue). A transfer that finds no room
-// waits in line. When its patience ends it is refused: its pieces are dropped as they come, and
-// only its header is kept. A link whose transfers hold memory takes no more than half of what there
-// is at most while others wait. A transfer that stops or crawls is found by LookForStall.
+// Transfers take memory in the order of their ids. So a transfer that holds memory never depends on
+// one that waits for memory, if the sender keeps the order (see BulkQueue). A transfer that finds
+// no room waits in line. When its patience ends it is refused: its pieces are dropped as they come,
+// and only its header is kept. While others wait, the transfers of one link take at most half of
+// the memory that there can be. A transfer that stops or is very slow is found by LookForStall.
 //
-// Errors of all calls: INVALID_ARGUMENT when the peer broke the protocol (an unknown transfer, an
-// id or a piece twice, a wrong offset or size, more than max_assembly_bytes or kMaxTransfers at
+// Errors of all calls: INVALID_ARGUMENT when the peer broke the protocol (an unknown transfer, a
+// repeated id or piece, a wrong offset or size, more than max_assembly_bytes or kMaxTransfers at
 // once); RESOURCE_EXHAUSTED when there is no memory even to refuse; DEADLINE_EXCEEDED by
-// LookForStall.
-// After an error the link must end.
+// LookForStall. After an error the link must end.
 class Assembler {
   struct Transfer;
 
@@ -111,11 +109,11 @@ class Assembler {
     std::shared_ptr<MessageAssembly> assembly_;  // shared with the transfer
   };
 
-  // Transfers under way at once, at most. An honest peer has a few.
+  // The most transfers under way at once. An honest peer has a few.
   static constexpr size_t kMaxTransfers = 1024;
-  // A transfer that holds memory must bring at least one part of so many between two looks for
-  // stalls if a message found no room meanwhile, else at least one piece. So nobody holds memory
-  // that others need for much longer than this many looks.
+  // A transfer that holds memory must make progress between two looks for stalls: at least one
+  // piece, or, if a message found no room meanwhile, at least this fraction of its pieces. So no
+  // transfer holds memory that others need for much longer than this many looks.
   static constexpr size_t kMostLooks = 16;
 
   // `bookkeeping` is charged for transfers that have no memory yet.
@@ -123,16 +121,16 @@ class Assembler {
             WaitingRules waiting);
   ~Assembler();
 
-  // A repeated announce of a transfer must say the same as the first.
+  // Handles an announce. A repeated announce of a transfer must say the same as the first.
   absl::Status OnAnnounce(const AnnounceFrame& announce);
 
   enum class Room {
-    kNone,   // not yet: leave the piece where it is, and ask again soon
-    kFound,  // now, and the sender waits to hear it
+    kNone,   // no memory yet: leave the piece unread, and ask again soon
+    kFound,  // there is memory now, and the sender waits to be told
     kThere,
   };
-  // To be called before a piece of `transfer` begins. A transfer that may not wait is refused if
-  // there is no room when all transfers of the link before it have theirs.
+  // To be called before a piece of `transfer` begins. With `may_wait` false, the transfer is
+  // refused if there is no room when all earlier transfers of the link have theirs.
   absl::StatusOr<Room> FindRoom(uint64_t transfer, absl::Time now, bool may_wait = true);
 
   // Checks a piece and marks it as received. Requires: FindRoom did not return kNone.
@@ -143,12 +141,12 @@ class Assembler {
     Message message;
     absl::Status refused;  // not OK: `message` is only the header
   };
-  // Records that `slot` was filled. Returns nothing if pieces are missing.
+  // Records that `slot` was filled. Returns nothing if pieces are still missing.
   std::optional<Whole> EndPiece(const Slot& slot);
 
-  // Call at even intervals, long enough for a piece to come. Errors: DEADLINE_EXCEEDED if a
-  // transfer is where it was at the call before, or holds memory that others need and has brought
-  // too little since.
+  // To be called at even intervals that are long enough for a piece to come. Errors:
+  // DEADLINE_EXCEEDED if a transfer has made no progress since the previous call, or too little
+  // while it holds memory that others need.
   absl::Status LookForStall();
 
   // Gives up all transfers.
@@ -158,10 +156,11 @@ class Assembler {
   size_t assembly_bytes() const { return assembly_bytes_; }
 
  private:
-  // Takes the memory if it is the transfer's turn. Returns true if the transfer's pieces can come.
+  // Takes the memory if it is the transfer's turn. Returns true if pieces of the transfer can be
+  // received.
   absl::StatusOr<bool> Seek(Transfer& transfer, absl::Time now, bool may_wait);
-  // From now on the transfer's pieces are dropped. Errors: RESOURCE_EXHAUSTED if not even its
-  // header can be kept.
+  // Drops the transfer's pieces from now on. Errors: RESOURCE_EXHAUSTED if not even its header can
+  // be kept.
   absl::Status Refuse(Transfer& transfer, const absl::Status& why);
 
   const Limits limits_;
@@ -170,8 +169,8 @@ class Assembler {
   const WaitingRules waiting_;
   absl::flat_hash_map<uint64_t, std::unique_ptr<Transfer>> transfers_;
   size_t assembly_bytes_ = 0;
-  size_t held_bytes_ = 0;       // of these, of transfers that have memory
-  uint64_t joined_before_ = 0;  // the line, at the last look for stalls
+  size_t held_bytes_ = 0;       // the part of these bytes that belongs to transfers with memory
+  uint64_t joined_before_ = 0;  // WaitingLine::joined at the last look for stalls
   uint64_t next_room_ = 1;      // all transfers before this one have memory, or are over
 };
 

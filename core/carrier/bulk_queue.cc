@@ -8,10 +8,10 @@
 namespace psd::carrier {
 namespace {
 
-// The number of messages that take turns. More would only delay each other.
+// The number of messages that take turns. A larger number would only delay each of them.
 constexpr size_t kMaxActive = 4;
 
-// The least number of pieces of a message, unless pieces would be smaller than kMinPieceBytes.
+// The minimum number of pieces of a message, unless pieces would be smaller than kMinPieceBytes.
 constexpr size_t kMinPieces = 4;
 
 }  // namespace
@@ -41,7 +41,7 @@ bool BulkQueue::MayBegin(size_t stream) const {
       waiting_.front().cost_bytes + unacked_bytes_ > peer_assembly_bytes_) {
     return false;
   }
-  // Beside others it may keep its stream waiting, and they need another one.
+  // If it is sent beside others, it may block its stream, so they need another one.
   const bool another = (streams_ & ~(uint32_t{1} << stream)) != 0;
   return active_.empty() || (another && AllHaveRoom());
 }

@@ -1,6 +1,6 @@
 #pragma once
 
-// Reads bytes that lie in several chunks, as a network hands them over, without joining them.
+// Reads bytes that are in several chunks, as a network delivers them, without joining the chunks.
 
 #include <algorithm>
 #include <cstddef>
@@ -23,8 +23,8 @@ class ByteReader {
 
   size_t remaining() const { return remaining_; }
 
-  // Returns a reader of the next `size` bytes, and moves this one behind them.
-  // Requires: size <= remaining().
+  // Returns a reader of the next `size` bytes, and skips them in this reader. Requires: size <=
+  // remaining().
   ByteReader Take(size_t size) {
     ByteReader part = *this;
     part.remaining_ = size;
@@ -41,7 +41,7 @@ class ByteReader {
     });
   }
 
-  // Read a little-endian integer. Requires: its bytes are there.
+  // Read a little-endian integer. Requires: enough bytes remain.
   uint32_t ReadU32() { return ReadInteger<uint32_t>(); }
   uint64_t ReadU64() { return ReadInteger<uint64_t>(); }
 

@@ -1,7 +1,7 @@
 #pragma once
 
 // Moves messages between two workers. A carrier knows lengths, never contents: headers belong to
-// rpc, buffers to whoever sent them.
+// rpc, buffers to the layers above it.
 //
 // Vocabulary: a Carrier makes Links. A Link is one established, symmetric path to one peer process;
 // either end may send at any time. It either delivers a message whole or not at all, and it ends
@@ -27,8 +27,8 @@ namespace psd::carrier {
 struct Message {
   std::string header;
   std::vector<Buffer> buffers;
-  // For the header and the table of buffers, where the carrier charges messages. Buffers have their
-  // own charges.
+  // The charge for the header and the table of buffers, where the carrier charges messages. Buffers
+  // have their own charges.
   MemoryCharge charge = nullptr;
 
   size_t TotalBytes() const {
@@ -46,20 +46,22 @@ struct Limits {
   // Send refuses a larger message with INVALID_ARGUMENT.
   size_t max_message_bytes = size_t{4} << 30;
   size_t max_buffers = size_t{1} << 20;
-  // The most bytes of partly received messages that one link may hold. Beyond it the link ends.
+  // The most bytes of partly received messages that one link may hold. If there are more, the link
+  // ends.
   size_t max_assembly_bytes = size_t{8} << 30;
   // The most bytes that Send has accepted and the network has not taken yet. If there are more,
-  // Send returns RESOURCE_EXHAUSTED for messages that carry buffers. Messages without buffers pass:
-  // a link whose peer reads nothing ends when there is no memory for them, or when it stalls.
+  // Send returns RESOURCE_EXHAUSTED for messages that carry buffers. Messages without buffers are
+  // still accepted: a link whose peer reads nothing ends when there is no memory for them, or when
+  // it stalls.
   size_t max_send_queue_bytes = size_t{8} << 30;
 };
 
 class Link;
 
-// What is kept of the header of a message without room.
+// The number of bytes that are kept of the header of a message without room.
 inline constexpr size_t kKeptHeaderBytes = size_t{64} << 10;
 
-// The user of a link. Calls for one link never overlap: OnMessage and OnRefused come any number of
+// The user of a link. Calls for one link never overlap: OnMessage and OnRefused any number of
 // times, then OnClosed exactly once, then nothing. They run on the carrier's threads and on threads
 // that help (Link::HelpUntil), and must not block; work that takes time goes to an executor. They
 // may use the link (Send, Close).
@@ -67,13 +69,13 @@ class LinkHandler {
  public:
   virtual ~LinkHandler() = default;
   virtual void OnMessage(Message message) = 0;
-  // A message has come for which there was no room, so that all of it but the first
-  // kKeptHeaderBytes of its header was dropped as it came. `why` is RESOURCE_EXHAUSTED. The handler
-  // tells the sender.
+  // Called when a message has come for which there was no room. All of it was dropped except the
+  // first kKeptHeaderBytes of its header. `why` is RESOURCE_EXHAUSTED. The handler must tell the
+  // sender.
   virtual void OnRefused(std::string header, absl::Status why) = 0;
-  // UNAVAILABLE: the peer or the connection went away. INVALID_ARGUMENT: the peer sent what no
-  // honest peer sends. DEADLINE_EXCEEDED: the peer is there, and takes or sends nothing any more.
-  // CANCELLED: this end closed it.
+  // Called when the link has ended. UNAVAILABLE: the peer or the connection is gone.
+  // INVALID_ARGUMENT: the peer broke the protocol. DEADLINE_EXCEEDED: the peer is connected, but no
+  // longer reads or sends. CANCELLED: this end closed the link.
   virtual void OnClosed(absl::Status reason) = 0;
 };
 
@@ -86,20 +88,21 @@ class Link {
   // the network has taken them.
   //
   // Guarantees: a message is delivered whole, at most once, or the link ends. Messages of at most
-  // 64 KiB in total arrive in the order sent; larger ones travel beside them, above 2 MiB in
-  // pieces, and arrive when complete, so that control never queues behind bulk. Errors: UNAVAILABLE
+  // 64 KiB in total arrive in the order sent. Larger ones travel separately, above 2 MiB in pieces,
+  // and arrive when complete, so that control messages never queue behind bulk. Errors: UNAVAILABLE
   // after the link has ended; INVALID_ARGUMENT or RESOURCE_EXHAUSTED by Limits; RESOURCE_EXHAUSTED
-  // where there is no memory for what the link keeps of the message and nobody has charged yet.
+  // if there is no memory for the parts of the message that the link keeps and that are not charged
+  // yet.
   virtual absl::Status Send(Message message) = 0;
 
-  // Receives messages of this link on the calling thread until `done` returns true, if a carrier
+  // Receives messages of this link on the calling thread until `done` returns true, if the carrier
   // can do that faster than it can wake a sleeping thread. May return earlier. Messages are passed
   // to the handler on this thread. To be called by a thread that waits for an answer, with no lock
   // held.
   virtual void HelpUntil(absl::FunctionRef<bool()> /*done*/) {}
 
   // Ends the link. OnClosed follows here with CANCELLED and at the peer with UNAVAILABLE. Messages
-  // accepted before are still sent if they need not wait. May be repeated.
+  // that were accepted before are still sent if they can be sent without waiting. May be repeated.
   virtual void Close() = 0;
 
   // Returns the carrier's name and the address of the peer's end of the connection:
@@ -107,8 +110,8 @@ class Link {
   // last colon is the same for all connections of one host, or of one user of this host.
   virtual std::string Description() const = 0;
 
-  // Returns why the link does not use shared memory. Empty if it does, or if the carrier never
-  // would.
+  // Returns why the link does not use shared memory. Empty if it does, or if this carrier never
+  // uses it.
   virtual std::string WhyNotShared() const { return ""; }
 };
 
@@ -117,9 +120,10 @@ class Link {
 // returned.
 using AcceptCallback = std::function<std::shared_ptr<LinkHandler>(std::shared_ptr<Link> link)>;
 
-// The outcome of Connect, called exactly once, before any call of the handler.
-// Errors: UNAVAILABLE with "refused" in its text when nobody listens there, UNAVAILABLE otherwise,
-// DEADLINE_EXCEEDED when `timeout` passed, RESOURCE_EXHAUSTED when the system refuses a thread.
+// The outcome of Connect. It is called exactly once, before any call of the handler. Errors:
+// UNAVAILABLE with "refused" in its text when nobody listens at the address, UNAVAILABLE for other
+// failures, DEADLINE_EXCEEDED when `timeout` has passed, RESOURCE_EXHAUSTED when the system refuses
+// a thread.
 using ConnectCallback = absl::AnyInvocable<void(absl::StatusOr<std::shared_ptr<Link>>)>;
 
 // Makes links. Thread-safe. The destructor shuts down.
@@ -130,10 +134,10 @@ class Carrier {
   // For example "grpc" or "faulty".
   virtual std::string Name() const = 0;
 
-  // Accepts links at `address` ("127.0.0.1:7071", port 0 = any free one); returns the address as a
-  // peer would dial it. At most once per carrier.
-  // Errors: UNAVAILABLE naming the address and the system's reason (port in use, no permission);
-  // RESOURCE_EXHAUSTED when the system refuses a thread.
+  // Accepts links at `address` ("127.0.0.1:7071"; port 0 takes any free one), and returns the
+  // address that peers dial. To be called at most once per carrier. Errors: UNAVAILABLE naming the
+  // address and the system's reason (port in use, no permission); RESOURCE_EXHAUSTED when the
+  // system refuses a thread.
   virtual absl::StatusOr<std::string> Listen(const std::string& address, AcceptCallback accept) = 0;
 
   // Opens a link to the carrier that listens at `address`. `handler` is kept until its OnClosed

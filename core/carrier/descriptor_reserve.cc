@@ -20,7 +20,7 @@ rlim_t DescriptorLimit() {
 }
 
 absl::Status CheckDescriptor(int fd, rlim_t limit) {
-  // A new descriptor is the lowest free number, so about `fd` descriptors are in use.
+  // A new descriptor gets the lowest free number, so about `fd` descriptors are in use.
   if (limit == RLIM_INFINITY || static_cast<rlim_t>(fd) < limit - Reserve(limit)) {
     return absl::OkStatus();
   }

@@ -1,6 +1,6 @@
 #pragma once
 
-// The part of a process's file descriptors that accepted connections leave to everything else.
+// Reserves a part of the process's file descriptors for other uses than accepted connections.
 
 #include <sys/resource.h>
 
@@ -18,8 +18,8 @@ rlim_t DescriptorLimit();
 // naming use and limit.
 absl::Status CheckDescriptor(int fd, rlim_t limit);
 
-// Returns the most accepted connections that may exist from which nothing was heard yet: a quarter
-// of the descriptors that connections may take, so that most are left for the others.
+// Returns how many accepted connections may exist on which nothing has come yet: a quarter of the
+// descriptors that connections may take, so that most are left for the others.
 size_t UnheardBound(rlim_t limit);
 
 }  // namespace psd::carrier

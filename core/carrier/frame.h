@@ -64,8 +64,8 @@ inline constexpr size_t kUntoldPieces = 16;
 // 128 random bits that bind the streams of one link together.
 using LinkToken = std::array<uint8_t, 16>;
 
-// The messages that a stream carries: kControl those of at most kMaxInlineBytes, in order; kBulk
-// pieces of transfers; kWhole larger messages of at most kMaxWholeBytes.
+// The messages that a stream carries. kControl: those of at most kMaxInlineBytes, in order. kBulk:
+// pieces of transfers. kWhole: larger messages of at most kMaxWholeBytes.
 enum class StreamRole : uint32_t { kControl = 0, kBulk = 1, kWhole = 2 };
 
 struct HelloFrame {
@@ -129,12 +129,12 @@ absl::Status CheckShape(const MessageShape& shape, const Limits& limits);
 // The position in a message up to which it has been cut into pieces.
 struct PieceCursor {
   size_t offset = 0;  // counted over header and buffers
-  size_t buffer = 0;  // the buffer that `offset` lies in, once past the header
+  size_t buffer = 0;  // the buffer that contains `offset`, once it is past the header
   size_t offset_in_buffer = 0;
 };
 
 // Collects frames for one network message. Payloads of at least `kReferenceBytes` are referenced;
-// smaller ones are copied behind their preamble. Thread-compatible.
+// smaller ones are copied. Thread-compatible.
 class FrameEncoder {
  public:
   static constexpr size_t kReferenceBytes = size_t{4} << 10;
@@ -143,7 +143,7 @@ class FrameEncoder {
   // Requires: CheckShape passed and the message has at most kMaxWholeBytes.
   void Whole(const Message& message);
   void Announce(const AnnounceFrame& announce);
-  // Adds the next `size` bytes of `message` from `cursor` on, and moves `cursor` behind them.
+  // Adds the next `size` bytes of `message`, starting at `cursor`, and moves `cursor` past them.
   // Requires: the message has that many bytes left.
   void Piece(uint64_t transfer, const Message& message, size_t size, PieceCursor* cursor);
   void Ack(uint64_t transfer);
@@ -180,7 +180,7 @@ class FrameDecoder {
   // Errors: INVALID_ARGUMENT naming the wrong field. Nothing can be read after an error.
   absl::StatusOr<std::optional<Frame>> Next();
 
-  // Bytes behind the last frame.
+  // The number of bytes behind the last frame.
   size_t remaining() const { return bytes_.remaining(); }
 
  private:

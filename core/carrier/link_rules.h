@@ -12,21 +12,22 @@
 
 namespace psd::carrier {
 
-// Returns for each bound that is exchanged the smaller of the two ends'. The bound of the send
-// queue is `own`'s.
+// Returns, for each bound that is exchanged, the smaller of the two ends' values. The bound of the
+// send queue is taken from `own`.
 Limits SmallerLimits(const Limits& own, const Limits& peer);
 
-// Checks whether a message may be queued behind `queued_bytes` others for the peer at `address`.
-// Errors: INVALID_ARGUMENT or RESOURCE_EXHAUSTED by `limits`, naming size, bound and remedy.
+// Checks whether a message may be queued behind `queued_bytes` other bytes for the peer at
+// `address`. Errors: INVALID_ARGUMENT or RESOURCE_EXHAUSTED by `limits`, naming size, bound and
+// remedy.
 absl::Status CheckMaySend(const Message& message, size_t queued_bytes, const Limits& limits,
                           const std::string& address);
 
-// Charges what a queue keeps of a message and no account counts yet: its header, its table of
+// Charges those parts of a queued message that no account counts yet: its header, its table of
 // buffers, and small buffers. Errors: RESOURCE_EXHAUSTED.
 absl::StatusOr<MemoryCharge> ChargeQueued(const Message& message, MemoryAccount& account,
                                           const std::string& address);
 
-// The outcome of Connect for a link that ended for `reason` before it was open.
+// Returns the error of Connect for a link that ended for `reason` before it was open.
 absl::Status ConnectError(const absl::Status& reason);
 
 }  // namespace psd::carrier

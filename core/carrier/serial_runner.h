@@ -21,8 +21,8 @@ class SerialRunner {
     if (Add(std::move(task))) Drain();
   }
 
-  // Run in two parts. When Add returns, the task has its place in the order. If Add returns true,
-  // no thread runs tasks now, and the caller must call Drain.
+  // Adds a task and leaves running it to the caller. When Add returns, the task has its place in
+  // the order. If Add returns true, no thread is running tasks, and the caller must call Drain.
   [[nodiscard]] bool Add(Task task) PSD_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     tasks_.push_back(std::move(task));

@@ -1,6 +1,6 @@
 #pragma once
 
-// The order in which messages that found no room may try again.
+// The order in which messages that found no room try again.
 
 #include <cstddef>
 #include <cstdint>
@@ -18,17 +18,17 @@
 
 namespace psd::carrier {
 
-// A message that finds no room joins the line, and in general none that came later tries before it.
-// So a stream of small messages cannot take all room from under a large one. While the first in the
-// line still waits patiently, it lets those pass that are much smaller than itself: what it needs
-// may take long to become free. Thread-safe.
+// A message that finds no room joins the line, and messages that came later generally may not try
+// before it. So a stream of small messages cannot take all room from a large one. While the first
+// message in the line is still patient, it lets much smaller ones pass, because the room that it
+// needs may take long to become free. Thread-safe.
 class WaitingLine {
  public:
-  using Ticket = uint64_t;  // 0: none
+  using Ticket = uint64_t;  // 0: no ticket
   // A message may pass the first in the line if it needs at most 1 / kMuchSmaller of its bytes.
   static constexpr size_t kMuchSmaller = 8;
 
-  // Whether the holder of `ticket` (0: a newcomer), who needs `bytes`, may try to take them now.
+  // Whether the holder of `ticket` (0: a newcomer), which needs `bytes`, may try to take them now.
   bool MayTry(Ticket ticket, size_t bytes, absl::Time now) const PSD_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     if (waiting_.empty() || waiting_.begin()->first == ticket) return true;
@@ -54,7 +54,7 @@ class WaitingLine {
     MutexLock lock(mutex_);
     return waiting_.size();
   }
-  // Whether anyone but the holder of `ticket` waits.
+  // Whether any message other than the holder of `ticket` waits.
   bool OthersWait(Ticket ticket) const PSD_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     return waiting_.size() > waiting_.count(ticket);
@@ -68,7 +68,7 @@ class WaitingLine {
 
   mutable Mutex mutex_;  // leaf
   Ticket last_ PSD_GUARDED_BY(mutex_) = 0;
-  std::map<Ticket, Waiting> waiting_ PSD_GUARDED_BY(mutex_);  // the first one waits longest
+  std::map<Ticket, Waiting> waiting_ PSD_GUARDED_BY(mutex_);  // the first one has waited longest
 };
 
 // The rules for a message that waits for room.
@@ -81,7 +81,7 @@ struct WaitingRules {
 enum class Waits {
   kYes,
   kNo,     // it tries once, if it is its turn
-  kNever,  // it tries once, whoever waits before it
+  kNever,  // it tries once, even if others wait before it
 };
 
 // The place of one message in a line. Thread-compatible.
@@ -95,10 +95,10 @@ class PlaceInLine {
         until_(other.until_) {}
   PlaceInLine& operator=(PlaceInLine&&) = delete;
 
-  // Has `take` take the memory, `bytes` bytes, when it is this message's turn. False: there is no
-  // room yet; ask again soon. After its patience the message tries once more, whoever is before it:
-  // the result of `take` is the outcome then. Errors: those of `take`; RESOURCE_EXHAUSTED if the
-  // message does not wait, and others do.
+  // Calls `take` to take the memory, `bytes` bytes, when it is this message's turn. Returns false
+  // if there is no room yet; then ask again soon. When its patience is over, the message tries once
+  // more, even if others are before it, and the result of `take` is the outcome. Errors: those of
+  // `take`; RESOURCE_EXHAUSTED if the message does not wait, and others do.
   absl::StatusOr<bool> Seek(const WaitingRules& rules, absl::Time now, Waits waits, size_t bytes,
                             absl::FunctionRef<absl::Status()> take) {
     const bool tries_anyway = waits == Waits::kNever || (ticket_ != 0 && now >= until_);
@@ -115,7 +115,7 @@ class PlaceInLine {
   }
   // Whether other messages wait in the line of `rules`.
   bool OthersWait(const WaitingRules& rules) const { return rules.line->OthersWait(ticket_); }
-  // Gives the place up, so that this message keeps nobody back.
+  // Gives the place up, so that this message holds up no other.
   void Leave() {
     if (ticket_ != 0) line_->Leave(std::exchange(ticket_, 0));
   }

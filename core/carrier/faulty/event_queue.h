@@ -1,6 +1,7 @@
 #pragma once
 
-// A queue of events, in the order of their times and, at equal times, in which they were added.
+// A queue of events, ordered by their times; events with equal times keep the order of their
+// addition.
 
 #include <cstdint>
 #include <map>

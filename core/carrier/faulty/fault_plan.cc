@@ -94,7 +94,7 @@ Fate FaultPlan::Draw(const Faults& faults) {
 }
 
 bool FaultPlan::Chance(double probability) {
-  // Always draws, so that changing one probability leaves the other answers alone.
+  // A number is always drawn, so that changing one probability does not change other decisions.
   return std::uniform_real_distribution<double>()(random_) < probability;
 }
 

@@ -17,15 +17,13 @@ namespace psd::carrier {
 
 struct FaultyNetworkOptions {
   uint64_t seed = 1;
-  // The time for which a black hole lasts before the links through it end, as keepalive would end
-  // them.
+  // The time after which the links through a black hole end, as keepalive would end them.
   absl::Duration silence_timeout = absl::Seconds(3);
   // The delay of every message, to which faults may add.
   absl::Duration latency = absl::ZeroDuration();
 };
 
-// Carriers made by one network reach each other and nothing else. The network has a clock of its
-// own.
+// Carriers made by one network reach each other and nothing else. The network has its own clock.
 //
 // The network is driven in one of two ways:
 //   by hand: events happen only in Step, RunFor and RunUntilIdle, which must be called from one
@@ -37,8 +35,8 @@ class FaultyNetwork {
   static std::shared_ptr<FaultyNetwork> Create(const FaultyNetworkOptions& options = {});
   virtual ~FaultyNetwork() = default;
 
-  // Returns a carrier called `name`, which must be unique among the living ones. Any text serves as
-  // an address to listen at; ":0" at its end is replaced by a free number.
+  // Returns a carrier called `name`, which must be unique among the living ones. It can listen at
+  // any text as an address; ":0" at the end is replaced by a free number.
   virtual std::shared_ptr<Carrier> NewCarrier(const std::string& name,
                                               const Limits& limits = {}) = 0;
 
@@ -49,7 +47,8 @@ class FaultyNetwork {
   virtual void SetBlackHole(const std::string& from, const std::string& to, bool on) = 0;
   // While on, connecting to `name` is refused.
   virtual void SetRefuse(const std::string& name, bool on) = 0;
-  // Ends the links between carriers of these names (either way, "*" for any) now, at both ends.
+  // Ends the links between carriers of these names ("*" for any), in both directions, now and at
+  // both ends.
   virtual void Cut(const std::string& one, const std::string& other) = 0;
   // Simulates the death of the process `name`: its handlers are not called any more, its peers lose
   // their links, and its name and address are free again.

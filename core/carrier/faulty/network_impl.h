@@ -25,16 +25,16 @@ namespace psd::carrier {
 
 class NetworkImpl;
 
-// One process on the network. Guarded by the network's mutex.
+// One process on the network. The network's mutex guards it.
 struct Node {
   std::string name;
   Limits limits;
   bool alive = true;
-  std::string address;  // where it listens; empty: nowhere
+  std::string address;  // where it listens; empty: it does not listen
   AcceptCallback accept;
 };
 
-// One end of a link. All members that change are guarded by the network's mutex.
+// One end of a link. The network's mutex guards all members that change.
 class FaultyLink : public Link, public std::enable_shared_from_this<FaultyLink> {
  public:
   FaultyLink(std::weak_ptr<NetworkImpl> network, std::shared_ptr<Node> node,
@@ -106,14 +106,14 @@ class NetworkImpl : public FaultyNetwork, public std::enable_shared_from_this<Ne
     const NetworkImpl& network_;
   };
 
-  // A Connect that is under way. Guarded by mutex_.
+  // A Connect that is under way. mutex_ guards it.
   struct Dial {
     std::shared_ptr<Node> node;
     std::string address;
     std::shared_ptr<LinkHandler> handler;  // shared with the user
     ConnectCallback done;                  // null after it was called
     EventQueue::Key timeout;
-    std::shared_ptr<FaultyLink> near;  // the ends, once the listener was asked
+    std::shared_ptr<FaultyLink> near;  // the ends, set once the listener was asked
     std::shared_ptr<FaultyLink> far;
     bool declined = false;
   };
@@ -151,7 +151,7 @@ class NetworkImpl : public FaultyNetwork, public std::enable_shared_from_this<Ne
   const NetworkClock clock_;
 
   mutable Mutex mutex_;  // leaf
-  CondVar wake_;         // new events, the end of a task, or stopping
+  CondVar wake_;         // notified of new events, the end of a task, and stopping
   FaultPlan plan_ PSD_GUARDED_BY(mutex_);
   EventQueue events_ PSD_GUARDED_BY(mutex_);
   absl::Time now_ PSD_GUARDED_BY(mutex_) = absl::UnixEpoch();

@@ -190,7 +190,8 @@ void NetworkImpl::AskListener(const std::shared_ptr<Dial>& dial,
     dial->near = near;
     dial->far = far;
     accept = listener->accept;
-    // Scheduled before the callback runs, so that messages which it sends arrive after the answer.
+    // This is scheduled before the callback runs, so that messages that the callback sends arrive
+    // after the answer.
     if (!plan_.IsBlackHole(listener->name, dial->node->name)) {
       Schedule(NowLocked() + options_.latency, dial->node.get(),
                [this, dial] { FinishDial(dial, absl::OkStatus()); });

@@ -37,8 +37,8 @@ Settings CommonSettings(const GrpcCarrierOptions& options, Window window) {
       {GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, MaxNetworkMessageBytes(options)},
       {GRPC_ARG_MAX_SEND_MESSAGE_LENGTH, -1},
       {GRPC_ARG_ENABLE_PER_MESSAGE_COMPRESSION, 0},
-      // What is received is not decompressed either: a megabyte could become a gigabyte, in no
-      // account. Bit 0 is for messages as they are.
+      // Received messages are not decompressed either, because a megabyte could become a gigabyte
+      // in no account. Bit 0 stands for uncompressed messages.
       {GRPC_ARG_ENABLE_PER_MESSAGE_DECOMPRESSION, 0},
       {GRPC_COMPRESSION_CHANNEL_ENABLED_ALGORITHMS_BITSET, 1},
       {GRPC_ARG_KEEPALIVE_TIME_MS,
@@ -53,7 +53,7 @@ Settings CommonSettings(const GrpcCarrierOptions& options, Window window) {
 grpc::ChannelArguments ToArguments(const Settings& settings) {
   grpc::ChannelArguments arguments;
   for (const auto& [key, value] : settings) arguments.SetInt(key, value);
-  // Links share no connections, so that the end of a link is the end of its connections.
+  // Links share no connections, so the end of a link ends its connections.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   // core/rpc retries calls itself, because it knows which may be repeated.
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
@@ -85,17 +85,18 @@ void ConfigureServer(const GrpcCarrierOptions& options, grpc::ServerBuilder& bui
     builder.AddChannelArgument(key, value);
   }
   if (const size_t bytes = ReceiveQuotaBytes(options); bytes != 0) {
-    // The last guard against peers that fill the buffers of many connections: gRPC breaks streams
-    // off. Messages that wait for room stay below half of it (see GrpcCore::KeepUnread).
+    // This is the last protection against peers that fill the buffers of many connections: gRPC
+    // breaks streams off. Messages that wait for room stay below half of it (see
+    // GrpcCore::KeepUnread).
     grpc::ResourceQuota quota("psd");
     quota.Resize(bytes);
     builder.SetResourceQuota(quota);
   }
-  // Until TLS is agreed and the peer's settings have come; the connection ends after it.
+  // The time until TLS is agreed and the peer's settings have come. The connection ends after it.
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
                              static_cast<int>(options.handshake_timeout / absl::Milliseconds(1)));
   // gRPC holds memory for each call, and no account counts it. So the number of calls on one
-  // connection is bounded; further calls wait at the client. All links of a peer fit.
+  // connection is bounded, and further calls wait at the client. All links of a peer fit.
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
   // Otherwise two servers could listen on the same port and would share its connections at random.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);

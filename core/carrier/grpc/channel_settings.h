@@ -11,19 +11,20 @@ namespace psd::carrier {
 
 inline constexpr char kExchangeMethod[] = "/psd.v1.Worker/Exchange";
 
-// The largest network message that the protocol allows a peer under `options`.
+// Returns the largest network message that the protocol allows a peer to send under `options`.
 int MaxNetworkMessageBytes(const GrpcCarrierOptions& options);
 
-// How many bytes of received network messages gRPC keeps for all connections that this worker
-// accepts, before it breaks off streams. 0 means no limit.
+// Returns how many bytes of received network messages gRPC keeps for all connections that this
+// worker accepts, before it breaks off streams. 0 means no limit.
 size_t ReceiveQuotaBytes(const GrpcCarrierOptions& options);
 
-// The flow-control window of a connection: how many bytes the peer may send that have not been read
-// here. Connections that a server accepts are always kProbed, because their use is not known when
-// they are made.
+// The flow-control window of a connection: how many bytes the peer may send that this worker has
+// not read. Connections that a server accepts are always kProbed, because their use is not known
+// when they are made.
 enum class Window {
-  kFixed,   // 64 KiB, and the rest of a message that has begun. The payload that several
-            // connections bring in pieces stays small enough for the caches
+  // 64 KiB, and the rest of a message that has begun. So the payload that comes in pieces over
+  // several connections stays small enough for the caches.
+  kFixed,
   kProbed,  // the bandwidth-delay product, which gRPC measures, up to megabytes. The sender does
             // not wait for the receiver
 };

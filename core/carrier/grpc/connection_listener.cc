@@ -24,7 +24,8 @@
 namespace psd::carrier {
 namespace {
 
-// Refusing a connection takes a descriptor, too. If there is none, it is tried again after this.
+// Refusing a connection also takes a descriptor. If there is none, it is tried again after this
+// time.
 constexpr int kRetryMs = 100;
 
 // Returns the timeout for poll until `when`, rounded up; -1 means no timeout.

@@ -3,9 +3,9 @@
 // Accepts connections at an address and passes them to a server.
 //
 // gRPC's own listener stops for ever once the process runs out of file descriptors, which anybody
-// can bring about by opening connections. This listener leaves some descriptors to the rest of the
+// can cause by opening connections. This listener reserves some descriptors for the rest of the
 // process, refuses connections beyond that, and accepts again when descriptors are free. It bounds
-// the share of connections from which nothing was heard yet; the oldest of those end first.
+// the share of connections on which nothing has come yet; the oldest of those end first.
 
 #include <netdb.h>
 
@@ -33,11 +33,10 @@ class ConnectionListener {
   // with OK when they are accepted again.
   using OnChange = std::function<void(const absl::Status&)>;
 
-  // Listens at all addresses of `address` ("host:port", port 0: any free one); nothing is taken
-  // yet. `user_timeout`: a connection whose data nobody acknowledges for so long ends.
-  // `handshake_timeout`: how long a peer has for its handshake and its first call.
-  // Errors: UNAVAILABLE naming the address and the system's reason; RESOURCE_EXHAUSTED when the
-  // system refuses a thread.
+  // Listens at all addresses of `address` ("host:port"; port 0 takes any free one); no connection
+  // is accepted yet. A connection ends if its data is not acknowledged for `user_timeout`. A peer
+  // has `handshake_timeout` for its handshake and its first call. Errors: UNAVAILABLE naming the
+  // address and the system's reason; RESOURCE_EXHAUSTED when the system refuses a thread.
   static absl::StatusOr<std::unique_ptr<ConnectionListener>> Bind(const std::string& address,
                                                                   absl::Duration user_timeout,
                                                                   absl::Duration handshake_timeout);
@@ -46,12 +45,12 @@ class ConnectionListener {
   ConnectionListener& operator=(const ConnectionListener&) = delete;
 
   int port() const { return port_; }
-  // The connections from which nothing was heard yet.
+  // The connections on which nothing has come yet.
   UnheardConnections& unheard() { return unheard_; }
 
   // Both are called on the listener's own thread. `on_change` may be null.
   void Start(OnConnection on_connection, OnChange on_change) PSD_EXCLUDES(mutex_);
-  // No callback begins or runs after it.
+  // After it returns, no callback begins or runs.
   void Stop() PSD_EXCLUDES(mutex_);
 
  private:
@@ -71,7 +70,7 @@ class ConnectionListener {
   OnConnection on_connection_;  // used by the thread only, once it has started
   OnChange on_change_;          // the same
   bool refusing_ = false;       // used by the thread only
-  // Used by the thread only. True if there is not even a descriptor to refuse a connection with.
+  // Used by the thread only. True if there is no descriptor left even to refuse a connection with.
   bool exhausted_ = false;
   enum class Phase { kBound, kStarted, kStopped };
   Mutex mutex_;  // leaf

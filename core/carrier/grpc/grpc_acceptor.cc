@@ -12,7 +12,7 @@
 namespace psd::carrier {
 namespace {
 
-// The memory of an accepted stream beside its messages, in bytes.
+// The charge for an accepted stream without its messages, in bytes.
 constexpr size_t kStreamBytes = size_t{16} << 10;
 // The number of streams without a hello that are not charged to the memory budget.
 constexpr size_t kUnchargedStreams = 64;
@@ -51,7 +51,8 @@ void GrpcAcceptor::Greet(const std::shared_ptr<GrpcStream>& stream) {
     return;
   }
   std::weak_ptr<GrpcAcceptor> weak = shared_from_this();
-  // Twice the time of a connection, so that a connection without any hello ends as a whole.
+  // This is twice the time of a connection, so a connection without any hello ends as a whole
+  // first.
   const absl::Duration patience = 2 * core_->options().handshake_timeout;
   core_->timers().RunAfter(patience, [weak, pending = std::weak_ptr<GrpcStream>(stream)] {
     auto self = weak.lock();
@@ -80,7 +81,7 @@ absl::Status GrpcAcceptor::Admit(const GrpcStream& stream) {
 }
 
 void GrpcAcceptor::Forget(const GrpcStream* stream) {
-  Silent gone;  // its charge is given back without the lock
+  Silent gone;  // its charge is given back after the lock is released
   MutexLock lock(mutex_);
   const auto found = silent_.find(stream);
   if (found == silent_.end()) return;

@@ -43,7 +43,8 @@ class GrpcAcceptor : public StreamOwner, public std::enable_shared_from_this<Grp
   // Counts a stream whose hello has not come. Errors: RESOURCE_EXHAUSTED if its connection has too
   // many, or there is no memory for it.
   absl::Status Admit(const GrpcStream& stream) PSD_EXCLUDES(mutex_);
-  // The hello has come, or the stream has ended. Does nothing for a stream that is not counted.
+  // To be called when the hello has come, or the stream has ended. Does nothing for a stream that
+  // is not counted.
   void Forget(const GrpcStream* stream) PSD_EXCLUDES(mutex_);
 
   const std::shared_ptr<GrpcCore> core_;  // shared with the carrier and its links
@@ -55,7 +56,7 @@ class GrpcAcceptor : public StreamOwner, public std::enable_shared_from_this<Grp
     MemoryCharge charge;
   };
   Mutex mutex_;  // leaf
-  // The streams whose hello has not come, and their number by connection.
+  // The streams whose hello has not come, and how many of them each connection has.
   absl::flat_hash_map<const GrpcStream*, Silent> silent_ PSD_GUARDED_BY(mutex_);
   absl::flat_hash_map<std::string, size_t> silent_of_ PSD_GUARDED_BY(mutex_);
 };

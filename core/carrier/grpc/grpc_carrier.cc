@@ -45,23 +45,24 @@ absl::Status CheckOptions(const GrpcCarrierOptions& options) {
   return absl::OkStatus();
 }
 
-// `address` with `port` in place of its own: "127.0.0.1:0", 7071 -> "127.0.0.1:7071".
+// Replaces the port of `address`: "127.0.0.1:0", 7071 -> "127.0.0.1:7071".
 std::string WithPort(const std::string& address, int port) {
   return absl::StrCat(address.substr(0, address.rfind(':')), ":", port);
 }
 
 // Makes malloc keep gRPC's read buffers, which have megabytes. By default malloc returns freed
-// blocks of that size to the system at once, and fresh pages cost a third of a receiver's time.
-// Once a larger block was mapped and freed, malloc raises its threshold and keeps twice that much
-// (mallopt(3), M_MMAP_THRESHOLD). So this allocates and frees the largest block that counts for the
-// threshold, without touching its pages. It has no effect if the process chose its own settings.
+// blocks of that size to the system at once, and writing to fresh pages takes a third of a
+// receiver's time. Once a larger block was mapped and freed, malloc raises its threshold and keeps
+// twice that much (mallopt(3), M_MMAP_THRESHOLD). So this function allocates and frees the largest
+// block that counts for the threshold, without touching its pages. It has no effect if the process
+// has its own settings.
 void TeachMallocToKeepBuffers() {
   constexpr size_t kLargestThatCounts = (size_t{32} << 20) - (size_t{64} << 10);
   void* volatile block = std::malloc(kLargestThatCounts);  // volatile: not to be optimised away
   std::free(block);
 }
 
-// The completion queue of the server for further services, whose calls the core counts.
+// Gives further services the server's completion queue. The core counts their calls.
 class Host final : public ServiceHost {
  public:
   explicit Host(std::shared_ptr<GrpcCore> core) : core_(std::move(core)) {}
@@ -129,7 +130,7 @@ absl::StatusOr<std::string> GrpcCarrier::Listen(const std::string& address, Acce
 absl::StatusOr<std::string> GrpcCarrier::StartListener(const std::string& address,
                                                        AcceptCallback accept, Listener* listener) {
   const GrpcCarrierOptions& options = core_->options();
-  // All threads come first: nothing has to be taken back when the system refuses one.
+  // All threads are started first, so that nothing has to be undone when the system refuses one.
   PSD_ASSIGN_OR_RETURN(std::unique_ptr<Poller> poller, Poller::Create(options.poll_threads));
   PSD_ASSIGN_OR_RETURN(
       listener->connections,

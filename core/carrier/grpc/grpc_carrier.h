@@ -25,7 +25,7 @@ class GrpcCarrier : public Carrier {
                std::shared_ptr<LinkHandler> handler, ConnectCallback done) override;
   void Shutdown() override PSD_EXCLUDES(mutex_);
 
-  // OK, or RESOURCE_EXHAUSTED: the system refused a thread that the options ask for at once.
+  // Returns RESOURCE_EXHAUSTED if the system refused a thread that the options ask for at once.
   absl::Status Start();
 
  private:

@@ -18,12 +18,12 @@ namespace psd::carrier {
 
 namespace {
 
-// What an accepted link takes with its stream, beside its messages.
+// The charge for an accepted link with its stream, without its messages.
 constexpr size_t kLinkBytes = size_t{16} << 10;
-// Accepted links beyond these are charged.
+// The number of accepted links that are not charged.
 constexpr size_t kUnchargedLinks = 64;
 
-// A task that waits for its time in a completion queue, and then is gone.
+// A task that waits for its time in a completion queue, and is deleted after it has run.
 class DelayedTask final : public CompletionTag {
  public:
   DelayedTask(Task task, StreamGone gone) : task_(std::move(task)), gone_(std::move(gone)) {}
@@ -38,7 +38,7 @@ class DelayedTask final : public CompletionTag {
     std::unique_ptr<DelayedTask> self(this);
     const StreamGone gone = std::move(gone_);
     std::exchange(task_, nullptr)();
-    self.reset();  // with its alarm, before the carrier may stop
+    self.reset();  // destroyed with its alarm, before the carrier may stop
     gone();
   }
 
@@ -132,7 +132,7 @@ absl::Status GrpcCore::Register(const LinkToken& token, std::shared_ptr<GrpcLink
 }
 
 void GrpcCore::Forget(const LinkToken& token) {
-  Registered last;  // destroyed without the lock
+  Registered last;  // destroyed after the lock is released
   MutexLock lock(mutex_);
   auto found = links_.find(token);
   if (found == links_.end()) return;

@@ -33,13 +33,13 @@ class GrpcCore : public std::enable_shared_from_this<GrpcCore> {
   explicit GrpcCore(const GrpcCarrierOptions& options);
 
   const GrpcCarrierOptions& options() const { return options_; }
-  // For messages that may wait for room, and for small ones, which may not.
+  // The memory for messages that may wait for room, and for small ones, which may not.
   const ReceiveMemory& bulk_memory() const { return bulk_memory_; }
   const ReceiveMemory& small_memory() const { return small_memory_; }
   const WaitingRules& waiting() const { return waiting_; }
 
-  // A share of the bytes that streams keep while they wait for room. Gives them back when it is
-  // destroyed.
+  // A share of the bytes that streams keep while they wait for room. The destructor gives them
+  // back.
   class Unread {
    public:
     explicit Unread(std::shared_ptr<GrpcCore> core, size_t bytes)
@@ -55,14 +55,14 @@ class GrpcCore : public std::enable_shared_from_this<GrpcCore> {
     const size_t bytes_;
   };
   // Counts a network message of `bytes` bytes that is to wait for room. Returns nothing if it may
-  // not wait, because gRPC keeps too many that do.
+  // not wait, because gRPC already keeps too many such bytes.
   std::optional<Unread> KeepUnread(size_t bytes);
 
   TimerQueue& timers() { return timers_; }
-  // OK, or RESOURCE_EXHAUSTED: the system refused a thread.
+  // RESOURCE_EXHAUSTED if the system refused a thread.
   const absl::Status& started() const { return timers_.started(); }
   // Runs `task` on one of the carrier's threads, after `delay`. The task is dropped if no stream
-  // may be made any more. Requires: a stream was made.
+  // may be made any more. Requires: a stream has been made.
   void RunAfter(absl::Duration delay, Task task) PSD_EXCLUDES(mutex_);
   // Makes sure that there are threads and a queue for streams that are dialled.
   // Errors: RESOURCE_EXHAUSTED if the system refuses a thread; UNAVAILABLE once the carrier is
@@ -77,19 +77,19 @@ class GrpcCore : public std::enable_shared_from_this<GrpcCore> {
   // Returns a channel with a connection of its own.
   std::shared_ptr<grpc::Channel> NewChannel(const std::string& address, Window window) const;
 
-  // Counts a stream, or another call, until the returned function is called. Returns null once the
-  // carrier is quiet: no stream may be made any more.
+  // Counts a stream or another call until the returned function is called. Returns null once the
+  // carrier is quiet; then no stream may be made any more.
   StreamGone CountStream() PSD_EXCLUDES(mutex_);
 
-  // The most links that one connection may bring. A peer of psd brings one.
+  // The most links that one connection may have. A peer of psd has one.
   static constexpr size_t kLinksOfConnection = 16;
 
-  // Keeps `link` until Forget. `connection` is the peer's end of the connection that brought the
-  // link, empty if this worker dialled. Errors: UNAVAILABLE after BeginShutdown;
-  // RESOURCE_EXHAUSTED if the connection has brought too many, or there is no memory for a link.
+  // Keeps `link` until Forget. `connection` is the peer's end of the connection on which the link
+  // was opened; empty if this worker dialled. Errors: UNAVAILABLE after BeginShutdown;
+  // RESOURCE_EXHAUSTED if the connection has too many links, or there is no memory for another one.
   absl::Status Register(const LinkToken& token, std::shared_ptr<GrpcLink> link,
                         const std::string& connection) PSD_EXCLUDES(mutex_);
-  // The link has called its handler for the last time.
+  // To be called when the link has called its handler for the last time.
   void Forget(const LinkToken& token) PSD_EXCLUDES(mutex_);
   // Returns null if there is no such link.
   std::shared_ptr<GrpcLink> Find(const LinkToken& token) const PSD_EXCLUDES(mutex_);
@@ -111,7 +111,7 @@ class GrpcCore : public std::enable_shared_from_this<GrpcCore> {
   TimerQueue timers_;
 
   mutable Mutex mutex_;  // only the mutex of a poller is locked under it
-  // One if the carrier listened before it dialled, else up to two.
+  // There is one if the carrier listened before it dialled, otherwise up to two.
   std::vector<std::unique_ptr<Poller>> pollers_ PSD_GUARDED_BY(mutex_);
   CondVar quiet_;
   bool shutting_down_ PSD_GUARDED_BY(mutex_) = false;
@@ -123,7 +123,7 @@ class GrpcCore : public std::enable_shared_from_this<GrpcCore> {
     MemoryCharge charge;
   };
   absl::flat_hash_map<LinkToken, Registered> links_ PSD_GUARDED_BY(mutex_);
-  // The number of links that each connection has brought.
+  // The number of links that were opened on each connection.
   absl::flat_hash_map<std::string, size_t> brought_ PSD_GUARDED_BY(mutex_);
 };
 

@@ -34,11 +34,12 @@ struct GrpcCarrierOptions {
   // The time for which a message of more than 64 KiB waits for room in the budget. Its stream is
   // not read meanwhile. After that the message is refused, and its sender is told.
   absl::Duration room_patience = absl::Seconds(5);
-  // Where messages wait for room in the budget. Null means a line of its own.
+  // The line in which messages wait for room in the budget. Null means that the carrier has its
+  // own.
   std::shared_ptr<WaitingLine> line;  // shared by all carriers that receive into one budget
-  // A link ends when a peer stops in the middle of a message, or takes nothing of what it is sent,
-  // for between one and two times this. It also ends when a message that has memory here brings
-  // less than a sixteenth of its pieces in this time while others wait for memory.
+  // A link ends when its peer stops in the middle of a message, or reads nothing of what it is
+  // sent, for between one and two times this. It also ends when a message that has memory here
+  // brings less than a sixteenth of its pieces in this time while others wait for memory.
   absl::Duration stall_timeout = absl::Minutes(1);
   // The memory for received payloads of more than 64 KiB. Null means the budget's memory in
   // transit.
@@ -48,17 +49,18 @@ struct GrpcCarrierOptions {
   // another link's handler works, but each message that one thread takes wakes the next thread to
   // watch in its place, which costs more than it gains on a small machine.
   int poll_threads = DefaultPollThreads();
-  // Starts the threads for dialling together with the carrier, so that NewGrpcCarrier and not the
-  // first Connect reports that the system refuses them. For carriers that never listen.
+  // Starts the threads for dialling together with the carrier. Then NewGrpcCarrier reports if the
+  // system refuses them, instead of the first Connect. For carriers that never listen.
   bool start_threads = false;
   // The number of streams per link for messages above 2 MiB, at most 16. Each has its own
-  // connection (a file descriptor) and one piece on its way at a time: they fill each other's gaps
-  // and use several cores.
+  // connection (a file descriptor) and one piece under way at a time. Several of them fill each
+  // other's gaps and use several cores.
   int bulk_streams = 4;
   // The bytes of one piece of a large message, from 64 KiB to 16 MiB.
   size_t piece_bytes = size_t{1} << 20;
   // A connection that is silent for keepalive_time is probed; if the probe is not answered within
-  // keepalive_timeout, the connection is given up. So a vanished peer is noticed within their sum.
+  // keepalive_timeout, the connection is given up. So a peer that vanishes is noticed within the
+  // sum of the two.
   absl::Duration keepalive_time = absl::Milliseconds(1500);
   absl::Duration keepalive_timeout = absl::Milliseconds(1000);
   // An accepted connection ends if its peer takes longer than this for TLS, its first settings and
@@ -66,7 +68,7 @@ struct GrpcCarrierOptions {
   // the oldest of them end earlier. A further stream on which the peer sends nothing ends after
   // twice this time.
   absl::Duration handshake_timeout = absl::Seconds(5);
-  // The time for which Close and Shutdown wait for a peer to take the messages that were accepted
+  // The time for which Close and Shutdown wait for a peer to read the messages that were accepted
   // before.
   absl::Duration linger = absl::Milliseconds(500);
   // Called when the port begins to refuse connections because file descriptors are short

@@ -47,7 +47,7 @@ void GrpcLink::Dial(std::shared_ptr<GrpcCore> core, const std::string& address,
 void GrpcLink::StartDialling(absl::Duration timeout) {
   if (absl::Status ready = core_->ReadyToDial(); !ready.ok()) return End(ready);
   StreamGone gone = core_->CountStream();
-  if (gone == nullptr) return;  // the carrier was shut down, which has told the caller
+  if (gone == nullptr) return;  // the carrier was shut down, and has told the caller
   auto channel = core_->NewChannel(address_, Window::kFixed);
   auto control = NewDialledStream(channel, shared_from_this(), std::move(gone));
   std::weak_ptr<GrpcLink> weak = shared_from_this();
@@ -111,7 +111,7 @@ void GrpcLink::SetPeerLimits(const Limits& peer) {
 }
 
 void GrpcLink::TellOpened() {
-  if (connected_ == nullptr) return;  // ended meanwhile
+  if (connected_ == nullptr) return;  // the link has ended meanwhile
   WatchForStalls();
   std::exchange(connected_, nullptr)(std::static_pointer_cast<Link>(shared_from_this()));
 }
@@ -121,7 +121,7 @@ void GrpcLink::OnStarted(const std::shared_ptr<GrpcStream>& stream) {
   {
     MutexLock lock(send_mutex_);
     number = NumberOf(stream.get());
-    if (number == kOutlets) return;  // it has ended meanwhile
+    if (number == kOutlets) return;  // the stream has ended meanwhile
     Open(number);
   }
   stream->Read();

@@ -58,13 +58,13 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
   static constexpr size_t kBatchBytes = size_t{256} << 10;
   // Streams are read ahead while fewer bytes than this, from all streams, wait for the handler.
   static constexpr size_t kReadAheadBytes = size_t{1} << 20;
-  // The unit in which messages that wait for the control stream are charged. Less than one unit is
-  // not charged.
+  // Messages that wait for the control stream are charged in units of this size. Less than one unit
+  // is not charged.
   static constexpr size_t kControlUnit = size_t{1} << 20;
   // The bytes of a frame that names a transfer.
   static constexpr size_t kSmallFrameBytes = kPreambleBytes + 8;
 
-  // Numbers of the link's outlets; those from kFirstBulk on carry pieces.
+  // The numbers of the link's outlets. Outlets from kFirstBulk on carry pieces.
   static constexpr size_t kControl = 0;
   static constexpr size_t kWhole = 1;
   static constexpr size_t kFirstBulk = 2;
@@ -83,9 +83,9 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
   struct Outlet {
     std::shared_ptr<GrpcStream> stream;  // null until it is opened; shared with its operations
     bool started = false;
-    bool greeted = false;  // the peer's hello has come, or none is expected
+    bool greeted = false;  // whether the peer's hello has come, or none is expected
     bool writing = false;
-    bool moved = true;  // something was written since the last look for stalls
+    bool moved = true;  // whether anything was written since the last look for stalls
     size_t writing_bytes = 0;
     MemoryCharge writing_charge;
     std::deque<Queued> queue;  // sent in order; on a bulk stream before any piece
@@ -95,7 +95,7 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
   struct Received {
     std::vector<Message> messages;
     std::vector<RefusedMessage> refused;
-    bool opened = false;  // the peer has answered this end's hello
+    bool opened = false;  // whether the peer has answered this end's hello
     bool goodbye = false;
 
     bool empty() const { return messages.empty() && refused.empty() && !opened && !goodbye; }
@@ -107,9 +107,9 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
   struct Inbound {
     Received received;
     size_t handled_bytes = 0;
-    PlaceInLine place;  // of the next frame, if it is a whole message that found no room
+    PlaceInLine place;  // for the next frame, if it is a whole message that found no room
     bool may_wait = true;
-    std::optional<GrpcCore::Unread> unread;  // while it waits
+    std::optional<GrpcCore::Unread> unread;  // set while it waits
   };
 
   // Opening.
@@ -119,7 +119,7 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
   void SetPeerLimits(const Limits& peer) PSD_REQUIRES(send_mutex_);
   void TellOpened();
 
-  // Ending. BeginEnd returns true the first time; TellEnd must follow then, as a task of runner_ on
+  // Ending. BeginEnd returns true the first time; then TellEnd must follow, as a task of runner_ on
   // one of the carrier's threads. End does both.
   void End(const absl::Status& reason);
   bool BeginEnd(Farewell farewell) PSD_EXCLUDES(send_mutex_);
@@ -154,14 +154,14 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
   void DialBulk() PSD_EXCLUDES(send_mutex_);
   // Puts an accepted stream into its outlet. Returns false if there is no place for it.
   bool Place(const std::shared_ptr<GrpcStream>& stream, size_t number) PSD_EXCLUDES(send_mutex_);
-  // Returns the number of the outlet with this stream, or kOutlets if the stream has ended.
+  // Returns the number of the outlet with this stream; kOutlets if the stream has ended.
   size_t NumberOf(const GrpcStream* stream) const PSD_REQUIRES(send_mutex_);
   bool Ended() const PSD_EXCLUDES(send_mutex_);
 
   // Charges the memory of messages that wait for the control stream, in large units. Errors:
   // RESOURCE_EXHAUSTED.
   absl::Status ChargeControl(size_t more) PSD_REQUIRES(send_mutex_);
-  // The account of a queue that is `idle` or not.
+  // Returns the account to charge for a queue, depending on whether it is `idle`.
   MemoryAccount& QueueAccount(bool idle) const;
   // Adds a frame of a few bytes for the control stream, and sends it.
   template <typename F>
@@ -177,7 +177,7 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
     Pump(kControl);
   }
   void ControlWritten(size_t bytes) PSD_REQUIRES(send_mutex_);
-  // Ends the link of a peer that reads nothing, because control messages cannot be left out.
+  // Ends the link because its peer reads nothing, and control messages cannot be dropped.
   void EndUnread(const absl::Status& why);
 
   // Stalls. Checks at even intervals, and ends the link if nothing has moved since the last check.
@@ -185,13 +185,13 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
   absl::Status LookForStalls() PSD_EXCLUDES(send_mutex_, receive_mutex_);
   absl::Status LookForUnread() PSD_EXCLUDES(send_mutex_);
 
-  // Receiving. A frame for which there is no room is tried again later, and its stream is not read
-  // meanwhile, because the message that waits may be long.
+  // Receiving. A frame for which there is no room is tried again later. Its stream is not read
+  // meanwhile, because the waiting message may be long.
   void HandleInbound(const std::shared_ptr<GrpcStream>& stream, const grpc::ByteBuffer& bytes,
                      Inbound inbound);
   // Lets the next frame, which found no room, wait for it. Returns false if it may not wait.
   bool AwaitRoom(const grpc::ByteBuffer& bytes, Inbound& inbound);
-  // False: the next frame finds no room yet.
+  // Returns false if the next frame finds no room yet.
   absl::StatusOr<bool> HandleFrames(const std::shared_ptr<GrpcStream>& stream,
                                     const grpc::ByteBuffer& bytes, Inbound& inbound);
   absl::StatusOr<bool> HandleFrame(const std::shared_ptr<GrpcStream>& stream, const Frame& frame,
@@ -202,9 +202,9 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
                              Received* received);
   // Errors: INVALID_ARGUMENT if `stream` is the control stream, which never waits for room.
   absl::Status CheckMayWait(const GrpcStream* stream) const PSD_EXCLUDES(send_mutex_);
-  // Asks the stream for its next message if `more`, then passes `received` to the handler. So
-  // acknowledgements and the peer's end are noticed while the handler works. If many bytes wait for
-  // the handler already, the stream is asked afterwards.
+  // If `more`, asks the stream for its next message before it passes `received` to the handler, so
+  // that acknowledgements and the peer's end are noticed while the handler works. If many bytes
+  // already wait for the handler, the stream is asked afterwards.
   void Deliver(const std::shared_ptr<GrpcStream>& stream, Received received, bool more);
   // Calls the handler, as a task of runner_. Returns false if the link has ended.
   bool Handle(Received& received);
@@ -217,7 +217,7 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
   absl::Status HandleRoom(uint64_t transfer) PSD_EXCLUDES(send_mutex_);
 
   const std::shared_ptr<GrpcCore> core_;  // shared by all links of the carrier
-  const std::string address_;             // of the peer, for logs
+  const std::string address_;             // the peer's, for logs
   const LinkToken token_;
   const bool dialled_;
 
@@ -225,21 +225,23 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
   std::atomic<size_t> unhandled_bytes_{0};  // received and not handled yet
   // Used only by runner_'s tasks. Shared with the user until OnClosed has returned.
   std::shared_ptr<LinkHandler> handler_;
-  ConnectCallback connected_;  // of a dialled link; null after it was called
+  ConnectCallback connected_;  // for a dialled link; null after it was called
 
-  mutable Mutex send_mutex_;  // those of a stream and of the timers are locked under it
+  mutable Mutex send_mutex_;  // the mutexes of a stream and of the timers are locked under it
   Phase phase_ PSD_GUARDED_BY(send_mutex_) = Phase::kOpening;
-  Limits send_limits_ PSD_GUARDED_BY(send_mutex_);  // for each bound the smaller of the two ends'
+  // For each bound the smaller of the two ends' values.
+  Limits send_limits_ PSD_GUARDED_BY(send_mutex_);
   TimerQueue::Id connect_timer_ PSD_GUARDED_BY(send_mutex_) = 0;
   std::array<Outlet, kOutlets> outlets_ PSD_GUARDED_BY(send_mutex_);
   bool bulk_wanted_ PSD_GUARDED_BY(send_mutex_) = false;
   BulkQueue bulk_queue_ PSD_GUARDED_BY(send_mutex_);
   bool bulk_moved_ PSD_GUARDED_BY(send_mutex_) = true;  // as Outlet::moved
   size_t queued_bytes_ PSD_GUARDED_BY(send_mutex_) = 0;
-  size_t control_bytes_ PSD_GUARDED_BY(send_mutex_) = 0;  // of these, for the control stream
-  std::vector<MemoryCharge> control_charges_ PSD_GUARDED_BY(send_mutex_);  // of kControlUnit each
+  // The part of these that is for the control stream.
+  size_t control_bytes_ PSD_GUARDED_BY(send_mutex_) = 0;
+  std::vector<MemoryCharge> control_charges_ PSD_GUARDED_BY(send_mutex_);  // each of kControlUnit
 
-  Mutex receive_mutex_;  // that of the waiting line is locked under it
+  Mutex receive_mutex_;  // the mutex of the waiting line is locked under it
   Assembler assembler_ PSD_GUARDED_BY(receive_mutex_);
 };
 

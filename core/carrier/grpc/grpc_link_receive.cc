@@ -11,8 +11,8 @@
 namespace psd::carrier {
 namespace {
 
-// The interval at which a message that waits for room tries again. It is not called back, because
-// memory may be freed under any lock.
+// The interval at which a message that waits for room tries again. Freed memory does not call it
+// back, because memory may be freed under any lock.
 constexpr absl::Duration kRoomTick = absl::Milliseconds(5);
 
 }  // namespace
@@ -23,7 +23,7 @@ void GrpcLink::OnRead(const std::shared_ptr<GrpcStream>& stream, const grpc::Byt
 
 void GrpcLink::HandleInbound(const std::shared_ptr<GrpcStream>& stream,
                              const grpc::ByteBuffer& bytes, Inbound inbound) {
-  if (Ended()) return stream->Read();  // only to see the stream's end
+  if (Ended()) return stream->Read();  // reads on only to notice the stream's end
   absl::StatusOr<bool> all = HandleFrames(stream, bytes, inbound);
   if (all.ok() && !*all && !AwaitRoom(bytes, inbound)) all = HandleFrames(stream, bytes, inbound);
   if (!all.ok()) {
@@ -34,7 +34,7 @@ void GrpcLink::HandleInbound(const std::shared_ptr<GrpcStream>& stream,
                         Description()));
   }
   if (*all) return Deliver(stream, std::move(inbound.received), /*more=*/true);
-  // The messages before the frame that waits may be what takes up the room, so they are delivered.
+  // The messages before the waiting frame may be what takes up the room, so they are delivered now.
   Deliver(stream, std::exchange(inbound.received, {}), /*more=*/false);
   core_->RunAfter(kRoomTick, [self = shared_from_this(), stream, bytes,
                               inbound = std::move(inbound)]() mutable {

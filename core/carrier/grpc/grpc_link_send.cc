@@ -66,7 +66,7 @@ void GrpcLink::EndUnread(const absl::Status& why) {
 }
 
 MemoryAccount& GrpcLink::QueueAccount(bool idle) const {
-  // A peer that keeps up with what it is sent can draw on what is left to small messages.
+  // A peer that keeps up with what it is sent may use the memory reserved for small messages.
   return *(idle ? core_->small_memory() : core_->bulk_memory()).headers;
 }
 
@@ -149,7 +149,7 @@ void GrpcLink::OnWritten(const std::shared_ptr<GrpcStream>& stream) {
   {
     MutexLock lock(send_mutex_);
     number = NumberOf(stream.get());
-    if (number == kOutlets) return;  // it has ended meanwhile
+    if (number == kOutlets) return;  // the stream has ended meanwhile
     Outlet& outlet = outlets_[number];
     outlet.writing = false;
     outlet.writing_charge.reset();
@@ -181,8 +181,8 @@ void GrpcLink::DialBulk() {
   for (size_t number = kWhole; number < end; ++number) {
     StreamGone gone = core_->CountStream();
     if (gone == nullptr) return;  // the carrier was shut down
-    // Streams that share a connection slow each other down: gRPC works on a connection with one
-    // thread at a time, and passes it on when two threads want it.
+    // Streams that share a connection slow each other down: gRPC lets one thread at a time work on
+    // a connection, and hands the connection over when two threads want it.
     auto channel = core_->NewChannel(address_, number == kWhole ? Window::kProbed : Window::kFixed);
     auto stream = NewDialledStream(channel, shared_from_this(), std::move(gone));
     bool ended = false;

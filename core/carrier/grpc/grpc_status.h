@@ -10,12 +10,12 @@
 
 namespace psd::carrier {
 
-// The error for a link to `address` that could not be opened: UNAVAILABLE, with "refused" in its
-// text if nobody listens.
+// Returns the error for a link to `address` that could not be opened: UNAVAILABLE, with "refused"
+// in its text if nobody listens there.
 absl::Status DialError(const std::string& address, const grpc::Status& status);
 
-// The error for an open link that ended: INVALID_ARGUMENT if the peer sent a message that is larger
-// than the protocol allows, else UNAVAILABLE.
+// Returns the error for an open link that ended: INVALID_ARGUMENT if the peer sent a message that
+// is larger than the protocol allows, otherwise UNAVAILABLE.
 absl::Status LostError(const std::string& address, const grpc::Status& status);
 
 }  // namespace psd::carrier

@@ -62,7 +62,7 @@ GrpcStream::GrpcStream()
       finish_(this, &GrpcStream::OnFinishDone) {}
 
 bool GrpcStream::SetOwner(std::shared_ptr<StreamOwner> owner) {
-  std::shared_ptr<StreamOwner> former;  // destroyed without the lock
+  std::shared_ptr<StreamOwner> former;  // destroyed after the lock is released
   MutexLock lock(mutex_);
   if (aborted_ || finishing_) return false;
   former = std::exchange(owner_, std::move(owner));

@@ -31,12 +31,12 @@ class StreamOwner {
   virtual void OnStarted(const std::shared_ptr<GrpcStream>& stream) = 0;
   virtual void OnRead(const std::shared_ptr<GrpcStream>& stream, const grpc::ByteBuffer& bytes) = 0;
   virtual void OnWritten(const std::shared_ptr<GrpcStream>& stream) = 0;
-  // `status` is gRPC's; OK if the peer ended the stream in order.
+  // `status` is gRPC's status; it is OK if the peer ended the stream in order.
   virtual void OnEnded(const std::shared_ptr<GrpcStream>& stream, const grpc::Status& status) = 0;
 };
 
-// Thread-safe. Keeps itself and its owner alive while an operation is under way. Abort ends a
-// stream soon.
+// Thread-safe. Keeps itself and its owner alive while an operation is under way. After Abort a
+// stream ends soon.
 class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
  public:
   virtual ~GrpcStream() = default;
@@ -48,19 +48,20 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
   // the new owner would not be told of that.
   bool SetOwner(std::shared_ptr<StreamOwner> owner) PSD_EXCLUDES(mutex_);
 
-  // Asks for one message. Requires: none is asked for. Does nothing on a stream that ends.
+  // Asks for one message. Requires: no message is being asked for. Does nothing on a stream that is
+  // ending.
   void Read() PSD_EXCLUDES(mutex_);
 
-  // Sends one message. Requires: none is being sent. Does nothing on a stream that ends.
+  // Sends one message. Requires: no message is being sent. Does nothing on a stream that is ending.
   void Write(const std::vector<Buffer>& parts) PSD_EXCLUDES(mutex_);
 
   // Cancels the stream. Messages that the peer has not read yet may be lost.
   void Abort() PSD_EXCLUDES(mutex_);
-  // The same, unless the stream has another owner by now.
+  // As Abort, unless the stream has another owner by now.
   void AbortIfOwnedBy(const StreamOwner* owner) PSD_EXCLUDES(mutex_);
 
-  // Ends an accepted stream in order and sends `status` to the peer. Requires: no message is asked
-  // for.
+  // Ends an accepted stream in order and sends `status` to the peer. Requires: no message is being
+  // asked for.
   void Decline(const grpc::Status& status) PSD_EXCLUDES(mutex_);
 
   // Returns the peer's address as gRPC prints it, "ipv4:127.0.0.1:41234", once the stream has
@@ -68,7 +69,7 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
   virtual std::string Peer() const = 0;
 
  protected:
-  // One kind of operation; at most one of a kind is under way.
+  // One kind of operation. At most one operation of a kind is under way.
   class Operation : public CompletionTag {
    public:
     Operation(GrpcStream* stream, void (GrpcStream::*done)(bool)) : stream_(stream), done_(done) {}
@@ -79,7 +80,7 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
    private:
     GrpcStream* const stream_;
     void (GrpcStream::*const done_)(bool);
-    std::shared_ptr<GrpcStream> keep_;  // the stream itself, while the operation is under way
+    std::shared_ptr<GrpcStream> keep_;  // the stream itself, set while the operation is under way
   };
 
   using Reader = grpc::internal::AsyncReaderInterface<grpc::ByteBuffer>;
@@ -101,7 +102,7 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
   void OnReadDone(bool ok) PSD_EXCLUDES(mutex_);
   void OnWriteDone(bool ok) PSD_EXCLUDES(mutex_);
   void OnFinishDone(bool ok) PSD_EXCLUDES(mutex_);
-  // Returns false if there is nothing to abort any more.
+  // Returns false if there is nothing left to abort.
   bool BeginAbort() PSD_REQUIRES(mutex_);
   // Finishes the stream once no operation is under way and nothing more will be read.
   void MaybeFinish() PSD_EXCLUDES(mutex_);

@@ -15,13 +15,13 @@ namespace psd::carrier {
 
 // Calls Complete on every tag that its queue hands back; all tags must be CompletionTags. There are
 // few threads, because each additional one costs a wake-up per event. So Complete must be short and
-// wait for nothing; users' code runs on other threads. Thread-safe.
+// never wait; users' code runs on other threads. Thread-safe.
 class Poller {
  public:
-  // The threads are there, and wait for a queue. Errors: RESOURCE_EXHAUSTED when the system refuses
-  // one of them.
+  // Starts the threads, which then wait for a queue. Errors: RESOURCE_EXHAUSTED when the system
+  // refuses one of them.
   static absl::StatusOr<std::unique_ptr<Poller>> Create(int threads);
-  // Stops.
+  // Calls Stop.
   ~Poller();
   Poller(const Poller&) = delete;
   Poller& operator=(const Poller&) = delete;
@@ -31,8 +31,8 @@ class Poller {
   // Null before Watch.
   grpc::CompletionQueue* queue() const PSD_EXCLUDES(mutex_);
 
-  // Shuts the queue down and joins the threads.
-  // Requires: no operation is started during or after it. Not from a poller thread.
+  // Shuts the queue down and joins the threads. Requires: no operation is started during or after
+  // this call. Must not be called on a poller thread.
   void Stop() PSD_EXCLUDES(mutex_);
 
  private:

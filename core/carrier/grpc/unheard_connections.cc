@@ -44,7 +44,7 @@ UnheardConnections::~UnheardConnections() {
 
 void UnheardConnections::Add(int fd, std::string peer, size_t bound, absl::Time now) {
   const int own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-  if (own < 0) return;  // no descriptor is left, which the listener reports
+  if (own < 0) return;  // no descriptor is left; the listener reports this
   std::deque<Connection> ended;
   {
     MutexLock lock(mutex_);

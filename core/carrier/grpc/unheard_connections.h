@@ -14,17 +14,17 @@
 
 namespace psd::carrier {
 
-// Return the peer's address in one form, "10.0.0.5:41234" or "[::1]:41234": from the address that
-// accept4 gave, and from the peer of a call's context ("ipv4:10.0.0.5:41234",
+// Return the peer's address in one form, "10.0.0.5:41234" or "[::1]:41234". The input is the
+// address that accept4 gave, or the peer of a call's context ("ipv4:10.0.0.5:41234",
 // "ipv6:%5B::1%5D:41234").
 std::string PeerName(const sockaddr_storage& address);
 std::string PeerName(absl::string_view context_peer);
 
-// A connection counts from when it is accepted until the first call on it, which psd's own peers
-// make at once. A connection without a call is ended after `patience`, however far its handshake
-// has come; if there are more than a bound, the oldest is ended earlier. (gRPC's own setting for
-// this, GRPC_ARG_MAX_CONNECTION_IDLE_MS, would also end connections of clients that rest between
-// two calls, and a call that comes at that moment would fail.) Thread-safe.
+// A connection counts from the time when it is accepted until the first call on it, which psd's own
+// peers make at once. A connection without a call is ended after `patience`, however far its
+// handshake has come; if there are more than a bound, the oldest is ended earlier. (gRPC's own
+// setting for this, GRPC_ARG_MAX_CONNECTION_IDLE_MS, would also end connections of clients that
+// pause between two calls, and a call that comes at that moment would fail.) Thread-safe.
 class UnheardConnections {
  public:
   explicit UnheardConnections(absl::Duration patience) : patience_(patience) {}
@@ -32,8 +32,8 @@ class UnheardConnections {
   UnheardConnections(const UnheardConnections&) = delete;
   UnheardConnections& operator=(const UnheardConnections&) = delete;
 
-  // Adds the accepted connection `fd`, which stays the caller's. If there are more than `bound`,
-  // ends the oldest.
+  // Adds the accepted connection `fd`, which still belongs to the caller. If there are more than
+  // `bound`, ends the oldest.
   void Add(int fd, std::string peer, size_t bound, absl::Time now) PSD_EXCLUDES(mutex_);
   // Removes the connection of a peer from which a call came.
   void Heard(absl::string_view context_peer) PSD_EXCLUDES(mutex_);
@@ -43,7 +43,7 @@ class UnheardConnections {
 
  private:
   struct Connection {
-    int fd;  // a duplicate, so that the number stays this connection's
+    int fd;  // a duplicate, so that the number cannot come to mean another connection
     std::string peer;
     absl::Time until;
   };
