@@ -18,7 +18,7 @@ struct FlatTensor {
   const std::byte* data = nullptr;
   size_t bytes = 0;
   DType dtype = DType::kF32;
-  const Block* block = nullptr;  // the block that the elements lie in; null for other heap memory
+  const Block* block = nullptr;  // the block that contains the elements; null for other heap memory
 };
 
 // The result is valid as long as `tensor` lives. Requires: `tensor` is contiguous and OnHost().

@@ -22,7 +22,7 @@ class Shape {
   static constexpr int kMaxRank = 16;
 
   Shape() = default;
-  // For shapes that are written in the code. Requires: Checked would accept the extents.
+  // For shapes that are constants in the code. Requires: Checked would accept the extents.
   Shape(std::initializer_list<int64_t> extents);
 
   // Errors: INVALID_ARGUMENT for a negative extent, more than kMaxRank extents, or if the product
@@ -32,7 +32,7 @@ class Shape {
   int rank() const { return static_cast<int>(extents_.size()); }
   int64_t operator[](int axis) const { return extents_[axis]; }
   absl::Span<const int64_t> extents() const { return extents_; }
-  // Product of the extents; 1 for a scalar.
+  // The product of the extents; 1 for a scalar.
   int64_t NumElements() const {
     int64_t product = 1;
     for (int64_t extent : extents()) product *= extent;  // checked: never overflows

@@ -55,7 +55,7 @@ absl::Status CheckFloat(const SparseTensor& tensor) {
                                                  " cannot be added up: only f32 and f64 can"));
 }
 
-// The number of elements of one entry.
+// Returns the number of elements of one entry.
 size_t EntryWidth(const SparseTensor& tensor) {
   size_t width = 1;
   for (int axis = 1; axis < tensor.values().rank(); ++axis)
@@ -63,7 +63,7 @@ size_t EntryWidth(const SparseTensor& tensor) {
   return width;
 }
 
-// Calls sum(width, in, out) with pointers to the elements, of the type that the dtype says.
+// Calls sum(width, in, out) with pointers to the elements, typed according to the dtype.
 template <typename Sum>
 void WithElements(const SparseTensor& tensor, Tensor& out, const Sum& sum) {
   const size_t width = EntryWidth(tensor);

@@ -1,7 +1,7 @@
 #pragma once
 
-// A sparse tensor: coordinates and the values there (PyTorch's COO layout). Where coordinates
-// repeat, the values add up. Gradients of rows are sparse tensors.
+// A sparse tensor: coordinates, and the values at these coordinates (PyTorch's COO layout). Where
+// coordinates repeat, the values add up. Gradients of rows are sparse tensors.
 
 #include <cstddef>
 #include <cstdint>

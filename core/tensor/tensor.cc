@@ -24,12 +24,12 @@
 namespace psd {
 namespace {
 
-// The elements of tensors up to this size lie behind their description: one piece of memory instead
-// of two to allocate, free and fetch.
+// The elements of tensors up to this size follow their description, so there is one piece of memory
+// instead of two to allocate, free and fetch.
 constexpr size_t kMaxBytesInOnePiece = size_t{64} << 10;
 
-// The most bytes of freed large results that are kept for later ones: about those of one step of a
-// large model.
+// The most bytes of freed large results that are kept for later ones: about as much as one step of
+// a large model uses.
 constexpr size_t kResultCacheBytes = size_t{256} << 20;
 
 // Returns the allocator for the results of operators: ordinary process memory. The process has one,
@@ -73,17 +73,18 @@ void FillAs(DType dtype, std::byte* to, int64_t count, double value) {
   }
 }
 
-// What a small tensor is charged with beside its own memory: the record of the operator that made
-// it, and places in the tables of its program.
+// A small tensor is also charged for the record of the operator that made it, and for its places in
+// the tables of its program.
 constexpr size_t kBesideTensorBytes = 192;
 
-// The size of the memory for `bytes` of elements. It is rounded up so that code may read the last
-// elements by the whole vector.
+// Returns the size of the memory for `bytes` of elements. It is rounded up so that code may read
+// the last elements as a whole vector.
 size_t BytesBehind(size_t bytes) {
   return (bytes + kBlockAlignment - 1) / kBlockAlignment * kBlockAlignment;
 }
 
-// Not inlined: otherwise each way to free a tensor would save the registers that the others need.
+// This function is not inlined: otherwise each way to free a tensor would save the registers that
+// the others need.
 template <typename T>
 ABSL_ATTRIBUTE_NOINLINE void DestroyPiece(T* object, size_t bytes) {
   object->~T();
@@ -98,14 +99,14 @@ void CheckCount(size_t values, const Shape& shape) {
 template <typename T, typename Values>
 Tensor CopyOf(const Shape& shape, const Values& values) {
   CheckCount(values.size(), shape);
-  const MemoryScope uncharged(nullptr);  // no budget refuses what the code itself says
+  const MemoryScope uncharged(nullptr);  // the code's own constants are not refused by a budget
   absl::StatusOr<Tensor> tensor = Tensor::Empty(shape, DTypeOf<T>::value);
   PSD_CHECK(tensor.ok(), tensor.status().message());
   std::copy(values.begin(), values.end(), tensor->mutable_data<T>());
   return *std::move(tensor);
 }
 
-// Returns the allocator for results on the device of `x`; null stands for the host's.
+// Returns the allocator for results on the device of `x`. Null stands for the host's allocator.
 Allocator* AllocatorBeside(const Tensor& x) {
   return x.OnHost() ? nullptr : &x.device()->memory();
 }
@@ -126,8 +127,8 @@ struct Tensor::ViewImpl : Impl {
   Strides strides;  // set for Layout::kOther only
 };
 
-// Keeps the storage of a run of tensors. The descriptions of these tensors lie behind it in the
-// same allocation.
+// Keeps the storage of a run of tensors. The descriptions of these tensors follow it in the same
+// allocation.
 struct alignas(kBlockAlignment) Tensor::Owner {
   Owner(std::shared_ptr<const void> storage, const Block* block, size_t size)
       : storage(std::move(storage)),
@@ -155,13 +156,14 @@ struct alignas(kBlockAlignment) Tensor::Owner {
   }
 
   const std::shared_ptr<const void> storage;
-  const Block* const block;  // the block of the elements, which `storage` keeps alive, or null
+  // The block that contains the elements, or null; `storage` keeps it alive.
+  const Block* const block;
   const uint32_t size;
   std::atomic<uint32_t> in_use;  // how many of its tensors are alive
   const bool on_host;
 };
 
-// Returns the bytes of a description of Keeper::kItself with its elements.
+// Returns the size of a description of Keeper::kItself together with its elements.
 inline size_t Tensor::PieceBytes(const Impl& impl) {
   return sizeof(Impl) + BytesBehind(static_cast<size_t>(impl.num_elements) * ItemSize(impl.dtype));
 }
@@ -177,7 +179,7 @@ void Tensor::MoveSmallCharge(SmallChargesId to) const {
   SmallChargesId from = impl_->number.load(std::memory_order_relaxed);
   if (from == to) return;
   AddSmallPiece(to, bytes);
-  // Another thread may have moved it meanwhile.
+  // Another thread may have moved the charge meanwhile.
   const bool moved = impl_->number.compare_exchange_strong(from, to, std::memory_order_relaxed);
   CreditSmallPiece(moved ? from : to, bytes);
 }
@@ -463,7 +465,7 @@ absl::StatusOr<Tensor> Tensor::ToHost(Allocator* allocator) const {
 }
 
 bool Tensor::IsExclusive() const {
-  // Acquire: all reads by former holders have happened before the caller writes.
+  // Memory order acquire: all reads by former holders have happened before the caller writes.
   return impl_ != nullptr && impl_->keeper == Keeper::kItself &&
          impl_->handles.load(std::memory_order_acquire) == 1;
 }

@@ -2,7 +2,7 @@
 
 // Encodes the dtypes and shapes of tensors as packed columns of numbers for the wire. Consecutive
 // tensors of the same dtype and shape form a run, which is encoded and checked once. The elements
-// travel beside the columns.
+// are sent separately.
 
 #include <cstddef>
 #include <cstdint>
@@ -35,7 +35,7 @@ absl::Status CheckSendable(absl::Span<const Tensor* const> tensors);
 // Appends the runs of `tensors` to `columns`.
 void EncodeRuns(absl::Span<const FlatTensor> tensors, TensorColumns* columns);
 
-// The shape and dtype of a tensor, as the columns say.
+// The shape and dtype of a tensor, as the columns give them.
 struct TensorSpec {
   Shape shape;
   DType dtype = DType::kF32;
@@ -55,10 +55,9 @@ absl::StatusOr<std::vector<TensorRun>> DecodeRuns(const TensorColumns& columns, 
 // Errors: INVALID_ARGUMENT if the tensor needs another number of bytes, or a bool is neither 0 nor
 // 1; RESOURCE_EXHAUSTED.
 absl::StatusOr<Tensor> DecodeTensor(const TensorSpec& spec, Buffer bytes);
-// Appends the `count` tensors of a run over `bytes`, each starting `step` bytes behind the one
-// before; see Tensor::CutRun.
-// Errors: those of DecodeTensor; `tensors` then ends with the tensor before the wrong one.
-// Requires: the bytes end with the last tensor.
+// Appends the `count` tensors of a run over `bytes`, each starting `step` bytes behind the previous
+// one; see Tensor::CutRun. Errors: those of DecodeTensor; `tensors` then ends with the tensor
+// before the wrong one. Requires: the bytes end with the last tensor.
 absl::Status DecodeTensors(const TensorSpec& spec, const Buffer& bytes, size_t step, size_t count,
                            std::vector<Tensor>* tensors);
 

@@ -17,7 +17,7 @@ bool IsClose(double a, double b, double relative, double absolute) {
          std::fabs(a - b) <= absolute + relative * std::fabs(b);
 }
 
-// Returns the same elements where the host may read them, contiguous.
+// Returns the elements of `x`, contiguous and readable by the host.
 absl::StatusOr<Tensor> OnHostDense(const Tensor& x) {
   PSD_ASSIGN_OR_RETURN(const Tensor here, x.ToHost());
   return here.Contiguous();

@@ -19,7 +19,7 @@ inline bool IsArithmetic(DType dtype, bool integers) {
          (integers && (dtype == DType::kI32 || dtype == DType::kI64));
 }
 
-// The slow paths of the checks below: each returns the error, or OK if the arguments are fine.
+// The slow paths of the checks below. Each returns the error, or OK if the arguments are fine.
 absl::Status DefinedError(absl::string_view op);
 absl::Status NumbersError(absl::string_view op, const Tensor& x, bool integers);
 absl::Status PairError(absl::string_view op, const Tensor& a, const Tensor& b, bool integers);
@@ -46,8 +46,8 @@ inline bool IsGoodPair(const Tensor& a, const Tensor& b, bool integers) {
          IsArithmetic(a.dtype(), integers);
 }
 
-// Checks both with CheckNumbers, and that they have the same dtype and are on the same device.
-// Errors: INVALID_ARGUMENT naming both tensors or both devices.
+// Checks both with CheckNumbers, and checks that they have the same dtype and are on the same
+// device. Errors: INVALID_ARGUMENT naming both tensors or both devices.
 inline absl::Status CheckNumbersPair(absl::string_view op, const Tensor& a, const Tensor& b,
                                      bool integers) {
   return IsGoodPair(a, b, integers) ? absl::OkStatus() : PairError(op, a, b, integers);

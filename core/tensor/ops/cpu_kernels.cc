@@ -1,4 +1,4 @@
-// The operators' kernels of the CPU, which run on the calling thread.
+// The CPU's kernels for operators. They run on the calling thread.
 
 #include <cstdint>
 #include <cstring>
@@ -34,7 +34,7 @@ T* As(std::byte* data) {
   return reinterpret_cast<T*>(data);
 }
 
-// Covers the last axis by one call, and walks over the others.
+// Covers the last axis by one call, and loops over the others.
 template <typename T>
 void RunBinary(BinaryOp op, const BinaryRun& run, const T* a, const T* b, T* out) {
   const int outer = static_cast<int>(run.extents.size()) - 1;
@@ -203,7 +203,8 @@ void ScatterRows(Device* /*cpu*/, std::byte* table, size_t row_bytes, const int6
     std::memcpy(table + static_cast<size_t>(ids[i]) * row_bytes, rows + i * row_bytes, row_bytes);
 }
 
-// Gives the kernels of kernels/softmax.h, which are overloaded for float and double, the signatures
+// Wraps the kernels of kernels/softmax.h, which are overloaded for float and double, in functions
+// with the signatures of the table.
 // of the table.
 #define PSD_ROWS_KERNEL(name)                                                               \
   void name(Device* /*cpu*/, DType dtype, const std::byte* x, size_t rows, size_t cols,     \

@@ -6,7 +6,8 @@
 // converted to the tensor's dtype. Add, Sub, Mul and Neg take f32, f64, i32 and i64 (integers wrap
 // around); Div and all other functions take f32 and f64. NaN and infinity follow IEEE arithmetic.
 // Results are contiguous.
-// Errors of all: INVALID_ARGUMENT naming shapes, dtypes and the remedy; RESOURCE_EXHAUSTED.
+// Errors of all functions: INVALID_ARGUMENT naming shapes, dtypes and the remedy;
+// RESOURCE_EXHAUSTED.
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -27,7 +28,7 @@ absl::StatusOr<Tensor> Div(const Tensor& a, double b);
 absl::StatusOr<Tensor> Div(double a, const Tensor& b);
 
 absl::StatusOr<Tensor> Neg(const Tensor& x);
-// max(x, 0). The result for NaN is NaN.
+// Returns max(x, 0). The result for NaN is NaN.
 absl::StatusOr<Tensor> Relu(const Tensor& x);
 absl::StatusOr<Tensor> Sigmoid(const Tensor& x);
 absl::StatusOr<Tensor> Tanh(const Tensor& x);
@@ -36,15 +37,15 @@ absl::StatusOr<Tensor> Exp(const Tensor& x);
 absl::StatusOr<Tensor> Log(const Tensor& x);
 absl::StatusOr<Tensor> Sqrt(const Tensor& x);
 
-// Gradients with respect to a function's argument, from its result `y` and the gradient `g` of that
-// result. `y` and `g` have the same shape and dtype.
+// Gradients with respect to a function's argument, from the function's result `y` and the gradient
+// `g` of that result. `y` and `g` have the same shape and dtype.
 absl::StatusOr<Tensor> ReluGradient(const Tensor& y, const Tensor& g);
 absl::StatusOr<Tensor> SigmoidGradient(const Tensor& y, const Tensor& g);
 absl::StatusOr<Tensor> TanhGradient(const Tensor& y, const Tensor& g);
 absl::StatusOr<Tensor> SqrtGradient(const Tensor& y, const Tensor& g);
 
-// into += x. Both have the same shape and dtype.
-// Requires: `into` is contiguous and nobody else has a handle to its elements.
+// Computes into += x. Both have the same shape and dtype. Requires: `into` is contiguous and nobody
+// else has a handle to its elements.
 absl::Status AddInPlace(Tensor& into, const Tensor& x);
 
 }  // namespace psd::ops

@@ -20,10 +20,9 @@ absl::Status CheckRowIds(const Tensor& ids, int64_t rows);
 absl::StatusOr<Tensor> GatherRows(const Tensor& table, const Tensor& ids);
 
 // Replaces the rows `ids` of `table`, no two of which are equal, by `rows`, which has one row for
-// each id. The table's device makes the copies; `ids` and `rows` may be on the host.
-// Requires: nobody else has a handle to the elements of `table`, which is contiguous and has at
-// least one axis.
-// Errors: those of CheckRowIds; INVALID_ARGUMENT if `rows` has another dtype or size;
+// each id. The table's device makes the copies; `ids` and `rows` may be on the host. Requires:
+// nobody else has a handle to the elements of `table`, which is contiguous and has at least one
+// axis. Errors: those of CheckRowIds; INVALID_ARGUMENT if `rows` has another dtype or size;
 // UNIMPLEMENTED naming the device if it has no such kernel; RESOURCE_EXHAUSTED.
 absl::Status ScatterRows(Tensor& table, const Tensor& ids, const Tensor& rows);
 

@@ -1,11 +1,11 @@
 #pragma once
 
-// The names and signatures of the kernels that operators run. Each device has a table with those
-// that it offers; the CPU's has all.
+// The names and signatures of the kernels that operators run. Each device has a table with the
+// kernels that it offers; the CPU's table has all of them.
 //
 // The first argument is the device whose table has the kernel, or null for the CPU. All addresses
-// of elements are in its memory; lists such as extents are on the host. Kernels submit work and
-// cannot fail; a device reports lost work by Device::Synchronize.
+// of elements are in that device's memory; lists such as extents are on the host. Kernels submit
+// work and cannot fail; a device reports lost work by Device::Synchronize.
 
 #include <cstddef>
 #include <cstdint>
@@ -17,9 +17,9 @@
 
 namespace psd::ops {
 
-// Two arrays of the same shape, whose elements lie in memory with steps, and a dense result. The
-// spans have one number for each axis, and at least one axis. Along the last axis both steps are 1,
-// or one of them is 0 and the other 1.
+// Two arrays of the same shape, whose elements are in memory with steps, and a dense result. The
+// spans have one number for each axis, and there is at least one axis. Along the last axis both
+// steps are 1, or one of them is 0 and the other 1.
 struct BinaryRun {
   DType dtype = DType::kF32;
   absl::Span<const int64_t> extents;  // none is 0
@@ -68,7 +68,7 @@ using ReduceKernel = void(Device* device, DType dtype, const std::byte* x, const
                           std::byte* out);
 using ReduceName = KernelName<ReduceKernel>;
 inline constexpr ReduceName kSum{"Sum", 16};
-// NaN counts as the largest. ArgMax writes i64. Requires: length is not 0.
+// NaN counts as larger than any number. ArgMax writes i64. Requires: length is not 0.
 inline constexpr ReduceName kMax{"Max", 17};
 inline constexpr ReduceName kArgMax{"ArgMax", 18};
 
@@ -87,7 +87,8 @@ using ScatterRowsKernel = void(Device* device, std::byte* table, size_t row_byte
                                const int64_t* ids, size_t count, const std::byte* rows);
 inline constexpr KernelName<ScatterRowsKernel> kScatterRows{"ScatterRows", 21};
 
-// Softmax and its like over the last axis: `x` and `out` are `rows` dense rows of `cols` elements.
+// Softmax and similar functions over the last axis: `x` and `out` are `rows` dense rows of `cols`
+// elements.
 using RowsKernel = void(Device* device, DType dtype, const std::byte* x, size_t rows, size_t cols,
                         std::byte* out);
 using RowsName = KernelName<RowsKernel>;
@@ -114,14 +115,14 @@ inline constexpr KernelName<CrossEntropyGradientKernel> kCrossEntropyGradient{
     "CrossEntropyGradient", 27};
 
 // A matrix, row-major in memory with `stride` elements from one row to the next. If `transposed`,
-// the matrix meant is the transpose of the one in memory.
+// it stands for the transpose of the matrix in memory.
 struct Matrix {
   const std::byte* data = nullptr;
   int64_t stride = 1;
   bool transposed = false;
 };
-// c = a * b + beta * c, where a is m x k, b is k x n, and c is m x n and dense. If beta is 0, the
-// old contents of c are not read.
+// Computes c = a * b + beta * c, where a is m x k, b is k x n, and c is m x n and dense. If beta is
+// 0, the old contents of c are not read.
 using MatmulKernel = void(Device* device, DType dtype, int64_t m, int64_t n, int64_t k,
                           const Matrix& a, const Matrix& b, double beta, std::byte* c);
 inline constexpr KernelName<MatmulKernel> kMatmul{"Matmul", 28};
@@ -134,7 +135,7 @@ using RandomName = KernelName<RandomKernel>;
 inline constexpr RandomName kUniform{"Uniform", 29};  // in [first, second)
 inline constexpr RandomName kNormal{"Normal", 30};    // with mean and deviation
 
-// The CPU's kernels: all of the above. Never destroyed.
+// The CPU's kernels, which are all of the above. Never destroyed.
 const KernelTable& CpuKernels();
 
 }  // namespace psd::ops

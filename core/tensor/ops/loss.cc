@@ -83,8 +83,8 @@ absl::Status CheckLabelValues(const Tensor& labels, int64_t classes) {
   return absl::OkStatus();
 }
 
-// Returns the labels, which may be on any device, contiguous on the device of `logits`.
-// Errors: INVALID_ARGUMENT for a label that is none of the classes.
+// Returns the labels, which may be on any device, contiguous on the device of `logits`. Errors:
+// INVALID_ARGUMENT for a label that is not a class.
 absl::StatusOr<Tensor> LabelsBeside(const Tensor& logits, const Tensor& labels) {
   PSD_ASSIGN_OR_RETURN(const Tensor here, labels.ToHost());
   PSD_ASSIGN_OR_RETURN(Tensor dense, here.Contiguous());

@@ -4,14 +4,14 @@
 //
 // Softmax is taken over each row along the last axis: softmax(x)_i = exp(x_i - m) / s and
 // log-softmax(x)_i = x_i - m - log(s), with m = max x and s = sum over j of exp(x_j - m).
-// Errors of all: INVALID_ARGUMENT naming the tensors; RESOURCE_EXHAUSTED.
+// Errors of all functions: INVALID_ARGUMENT naming the tensors; RESOURCE_EXHAUSTED.
 
 #include "absl/status/statusor.h"
 #include "core/tensor/tensor.h"
 
 namespace psd::ops {
 
-// x has at least one axis.
+// Requires: x has at least one axis; otherwise INVALID_ARGUMENT.
 absl::StatusOr<Tensor> Softmax(const Tensor& x);
 absl::StatusOr<Tensor> LogSoftmax(const Tensor& x);
 
@@ -25,8 +25,9 @@ absl::StatusOr<Tensor> LogSoftmaxGradient(const Tensor& y, const Tensor& g);
 absl::StatusOr<Tensor> CrossEntropy(const Tensor& logits, const Tensor& labels,
                                     Tensor* log_probabilities = nullptr);
 
-// The gradient of CrossEntropy with respect to its logits, [B, C], from the log-probabilities that
-// it returned, its labels and the gradient `g` of its result, one element.
+// Returns the gradient of CrossEntropy with respect to its logits, [B, C], from the
+// log-probabilities that it returned, its labels and the gradient `g` of its result, which is one
+// element.
 absl::StatusOr<Tensor> CrossEntropyGradient(const Tensor& log_probabilities, const Tensor& labels,
                                             const Tensor& g);
 

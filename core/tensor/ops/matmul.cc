@@ -55,7 +55,7 @@ absl::Status CheckMatrices(absl::string_view op, const Tensor& a, const Tensor& 
       "reshape them");
 }
 
-// out = a * b + beta * out.
+// Computes out = a * b + beta * out.
 absl::Status Multiply(const Tensor& a, const Tensor& b, bool transpose_a, bool transpose_b,
                       double beta, Tensor& out) {
   if (out.NumElements() == 0) return absl::OkStatus();

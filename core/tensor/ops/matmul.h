@@ -1,7 +1,7 @@
 #pragma once
 
-// Matrix products. Pure functions on f32 and f64; thread-safe. Each runs on its caller's thread
-// alone. Transposed views are not copied.
+// Matrix products. Pure functions on f32 and f64; thread-safe. Each runs only on the calling
+// thread. Transposed views are not copied.
 // Errors: INVALID_ARGUMENT naming both tensors; RESOURCE_EXHAUSTED.
 
 #include "absl/status/statusor.h"
@@ -9,8 +9,8 @@
 
 namespace psd::ops {
 
-// Returns a * b, [M, N], where a is [M, K] and b is [K, N], both after the transposition if one is
-// asked for.
+// Returns a * b, [M, N], where a is [M, K] and b is [K, N]. If a transposition is asked for, this
+// is their shape after it.
 absl::StatusOr<Tensor> Matmul(const Tensor& a, const Tensor& b, bool transpose_a = false,
                               bool transpose_b = false);
 

@@ -10,11 +10,11 @@
 
 namespace psd::ops {
 
-// Uniform random numbers in [low, high). If low equals high, all elements are low.
+// Returns uniform random numbers in [low, high). If low equals high, all elements are low.
 absl::StatusOr<Tensor> Uniform(const Shape& shape, double low, double high, uint64_t seed,
                                DType dtype = DType::kF32, Allocator* allocator = nullptr);
 
-// Normally distributed random numbers with this mean and standard deviation (at least 0).
+// Returns normally distributed random numbers with this mean and standard deviation (at least 0).
 absl::StatusOr<Tensor> Normal(const Shape& shape, double mean, double deviation, uint64_t seed,
                               DType dtype = DType::kF32, Allocator* allocator = nullptr);
 

@@ -4,7 +4,7 @@
 //
 // A negative axis counts from the end. The reduced axis is dropped from the result or, if
 // `keepdim`, kept with extent 1.
-// Errors of all: INVALID_ARGUMENT naming tensor, axis and remedy; RESOURCE_EXHAUSTED.
+// Errors of all functions: INVALID_ARGUMENT naming tensor, axis and remedy; RESOURCE_EXHAUSTED.
 
 #include "absl/status/statusor.h"
 #include "core/tensor/tensor.h"
@@ -25,8 +25,8 @@ absl::StatusOr<Tensor> Mean(const Tensor& x, int64_t axis, bool keepdim = false)
 absl::StatusOr<Tensor> Max(const Tensor& x, int64_t axis, bool keepdim = false);
 absl::StatusOr<Tensor> ArgMax(const Tensor& x, int64_t axis, bool keepdim = false);
 
-// The gradient of a broadcast. Sums `x` over the axes along which BroadcastTo(…, x.shape()) repeats
-// a tensor of `shape`; the result has that shape.
+// Computes the gradient of a broadcast: sums `x` over the axes along which BroadcastTo(…,
+// x.shape()) repeats a tensor of `shape`. The result has that shape.
 absl::StatusOr<Tensor> SumTo(const Tensor& x, const Shape& shape);
 
 }  // namespace psd::ops

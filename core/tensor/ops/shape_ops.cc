@@ -98,7 +98,7 @@ absl::StatusOr<Tensor> Slice(const Tensor& x, int64_t axis, int64_t begin, int64
                      x.ToString(), "; 0 <= begin <= end <= ", x.shape()[at], " must hold"));
   }
   const Shape shape = WithExtent(x.shape(), at, end - begin);
-  // A view without elements needs no offset, and begin may lie behind the last element.
+  // A view without elements needs no offset, and `begin` may be past the last element.
   const int64_t offset = shape.NumElements() == 0 ? 0 : begin * x.strides()[at];
   return x.View(shape, x.strides(), offset);
 }

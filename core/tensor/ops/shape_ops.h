@@ -3,7 +3,8 @@
 // Functions that change shapes and keep the elements. Pure functions; thread-safe.
 //
 // A negative axis counts from the end.
-// Errors of all: INVALID_ARGUMENT naming shapes and remedy; RESOURCE_EXHAUSTED where they copy.
+// Errors of all functions: INVALID_ARGUMENT naming shapes and remedy; RESOURCE_EXHAUSTED where they
+// copy.
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"

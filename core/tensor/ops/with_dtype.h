@@ -8,8 +8,8 @@
 
 namespace psd::ops {
 
-// Both call `f` with a zero of the C++ type of `dtype` and return its result. Requires: `dtype` is
-// f32 or f64 for WithFloat, and one of these or i32 or i64 for WithNumber.
+// Both call `f` with a zero of the C++ type of `dtype` and return its result. Requires: for
+// WithFloat, `dtype` is f32 or f64; for WithNumber, it may also be i32 or i64.
 template <typename F>
 auto WithFloat(DType dtype, F&& f) {
   return dtype == DType::kF64 ? f(double{}) : f(float{});
