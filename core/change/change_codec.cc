@@ -20,7 +20,7 @@
 namespace psd::change {
 namespace {
 
-// For any message with the id of a value.
+// For any message with a value's id.
 template <typename Message>
 void EncodeId(GlobalId id, Message& message) {
   message.set_incarnation(id.incarnation);

@@ -13,15 +13,14 @@
 
 namespace psd::change {
 
-// The result holds copies of everything, and of named contents only: gradients for parameters that
-// were never named are left out.
-// Errors: RESOURCE_EXHAUSTED if there is no memory to make a strided tensor contiguous, or if the
-// record would have 2 GiB, which no message can have.
+// The result holds copies of everything, but only for named contents: gradients of parameters that
+// never had a name are left out. Errors: RESOURCE_EXHAUSTED if there is no memory to make a strided
+// tensor contiguous, or if the record would have 2 GiB, which no message can have.
 absl::StatusOr<v1::JournalRecord> EncodeChange(const Change& change);
 
 // Requires: the tensor is on the host. Errors: RESOURCE_EXHAUSTED as above.
 absl::Status EncodeTensor(const Tensor& tensor, v1::RecordedTensor& message);
-// Errors: INVALID_ARGUMENT for an unknown dtype, a wrong shape, bytes that are no such tensor;
+// Errors: INVALID_ARGUMENT for an unknown dtype, a wrong shape, or bytes that do not fit them;
 // RESOURCE_EXHAUSTED.
 absl::StatusOr<Tensor> DecodeTensor(const v1::RecordedTensor& message);
 

@@ -30,7 +30,7 @@ absl::Status WriteRows(Changing changing, store::Rows& table, int64_t first,
   return absl::OkStatus();
 }
 
-// Writes `elements` to the array of state, wherever that lives, from byte `offset` on.
+// Writes `elements` to the array of state, on whichever device it is, from byte `offset` on.
 absl::Status WriteState(const optim::StateArray& array, size_t offset, const Tensor& elements) {
   return CopyBytes(array.device, array.data + offset, nullptr, elements.raw_data(),
                    elements.NumBytes());
@@ -79,7 +79,8 @@ Future<EntryPtr> Changes::Apply(CreateOptimizer change, const Made& made) {
       Append(&change);
     });
   }
-  // A private optimizer may be recorded after it is hosted: trainers learn its id only after that.
+  // A private optimizer may be recorded after it is hosted, because trainers learn its id only
+  // after that.
   absl::StatusOr<store::Value> value = create();
   if (!value.ok()) return Future<EntryPtr>::Ready(value.status());
   absl::StatusOr<EntryPtr> entry =
@@ -89,8 +90,8 @@ Future<EntryPtr> Changes::Apply(CreateOptimizer change, const Made& made) {
 }
 
 absl::Status Changes::Apply(const DropName& change) {
-  // Trainers that still refer to an optimizer must not step it beside one that takes its name, so
-  // its life ends before the name is free.
+  // Trainers that still refer to an optimizer must not step it while another one has its name. So
+  // its life ends before the name becomes free.
   if (const auto optimizer = optim::OptimizerOf(*change.entry); optimizer != nullptr)
     optimizer->EndLife(Changing());
   MutexLock lock(names_mutex_);

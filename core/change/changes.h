@@ -1,8 +1,8 @@
 #pragma once
 
-// Applies changes of what a worker hosts under names. Nothing else can: the functions of the store,
-// of parameters and of optimizers that change contents take a store::Changing, which only this
-// class can make.
+// Applies changes of what a worker hosts under names. No other code can apply them: the functions
+// of the store, of parameters and of optimizers that change contents take a store::Changing, which
+// only this class can make.
 
 #include <cstdint>
 #include <functional>
@@ -33,29 +33,32 @@ namespace psd::change {
 // One per worker. Thread-safe.
 class Changes final : public optim::ChangeApplier {
  public:
-  // The parts of the worker that it uses. They must outlive it, and it must outlive the optimizers.
+  // The parts of the worker that it uses. They must outlive this object, which must outlive the
+  // optimizers.
   struct Uses {
     store::Store& store;
     const optim::OptimizerRegistry& optimizers;
     const program::ProgramLimits& program_limits;
     MemoryBudget& memory;             // for messages; the store has an account of its own
-    Helpers helpers;                  // large steps are shared out to them
+    Helpers helpers;                  // large steps are divided among them
     Executor* large_steps = nullptr;  // see OwnerOptimizer::Create
-    Journal* journal = nullptr;       // null: nobody sees the changes
+    Journal* journal = nullptr;       // null: there is no journal
   };
   // Called with a new optimizer before anybody can find it.
   using Made = std::function<void(const std::shared_ptr<optim::OwnerOptimizer>&)>;
 
   explicit Changes(Uses uses) : uses_(uses) {}
 
-  // ---- The one function that applies a change, for each kind. Then the journal sees the change,
+  // ---- Apply: one function for each kind of change. Afterwards the journal sees the change,
   // unless it has failed.
 
-  // If the name exists, nothing changes, and the value that has it is the result; see
+  // If the name exists, nothing changes, and the result is the value that has the name; see
   // Store::GetOrCreate. Errors: those of Store::GetOrCreate and of running the program;
-  // INVALID_ARGUMENT if the program has other than one result, or rows cannot be made of it.
+  // INVALID_ARGUMENT if the program does not have exactly one result, or if rows cannot be made of
+  // it.
   Future<store::EntryPtr> Apply(CreateValue change);
-  // The same. Errors: those of Store::GetOrCreate, Store::Put and OwnerOptimizer::Create.
+  // As above, for an optimizer. Errors: those of Store::GetOrCreate, Store::Put and
+  // OwnerOptimizer::Create.
   Future<store::EntryPtr> Apply(CreateOptimizer change, const Made& made);
   // Errors: NOT_FOUND; FAILED_PRECONDITION if another value has the name.
   absl::Status Apply(const DropName& change) PSD_EXCLUDES(names_mutex_);
@@ -72,15 +75,16 @@ class Changes final : public optim::ChangeApplier {
   // Returns an id for a value that is to be created.
   GlobalId NewId() { return uses_.store.NewId(); }
 
-  // ---- Decisions that lead to a change.
+  // ---- Functions that make a change and apply it.
 
-  // Assigns after the steps that already wait to write the value. Then calls `done` with the number
-  // of the new version, on this thread or on that of the last step before it. Errors: as Apply.
+  // Assigns to the value after the steps that already wait to write it. Then calls `done` with the
+  // number of the new version, on this thread or on the thread of the last of those steps. Errors:
+  // as Apply.
   void Assign(const store::EntryPtr& entry, Tensor elements,
               absl::AnyInvocable<void(absl::StatusOr<uint64_t>)> done);
   // Removes a name. The value is freed when its last fork and handle are gone; `rrefs` owns the
-  // last handle. With `only`, the name is removed only if that value has it.
-  // Errors: as Apply.
+  // last handle. With `only`, the name is removed only if the value with this id has it. Errors: as
+  // Apply.
   absl::Status Drop(rref::RRefContext& rrefs, const std::string& name, GlobalId only = {});
 
  private:
@@ -89,12 +93,12 @@ class Changes final : public optim::ChangeApplier {
   }
 
   const Uses uses_;
-  // Waits until the journal has seen the end of each name that is free by now, so that it sees the
-  // end of a name before its next beginning. Others may then end names: the new one can end only
+  // Waits until the journal has seen the end of each name that is free now, so that it sees the end
+  // of a name before its next beginning. Other names may end afterwards: the new name can end only
   // once it is visible, which is after the journal has seen its beginning.
   void AwaitEndsOfNames() PSD_EXCLUDES(names_mutex_) { MutexLock lock(names_mutex_); }
 
-  // Held while a name is taken away and the journal sees that. Before the store's lock and a
+  // Held while a name is taken away and the journal sees this. Locked before the store's lock and a
   // journal's.
   Mutex names_mutex_;
 };

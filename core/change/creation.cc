@@ -20,8 +20,8 @@ namespace {
 
 using store::Value;
 
-// A value that is created stays, so the rest of the memory budget bounds it instead of the limit
-// for results.
+// A created value stays, so the free part of the memory budget bounds it instead of the limit for
+// results.
 program::ProgramLimits CreationLimits(program::ProgramLimits limits, const MemoryAccount& memory) {
   const size_t limit = memory.limit_bytes();
   const size_t left = limit - std::min(limit, memory.used_bytes());

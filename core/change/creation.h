@@ -11,11 +11,11 @@
 
 namespace psd::change {
 
-// Runs the change's program, without history and within `limits` and what is left of the store's
-// memory, or takes its elements. A table of rows gets memory of the store's account for
-// the change's device; the store moves a tensor there.
-// Errors: those of the program, of Store::MemoryOn and of Rows::Create; INVALID_ARGUMENT if the
-// program has other than one result; RESOURCE_EXHAUSTED naming the budget, `memory`.
+// Runs the change's program, without history, within `limits` and the free memory of the store, or
+// takes its elements. A table of rows gets memory of the store's account for the change's device;
+// the store moves a tensor there. Errors: those of the program, of Store::MemoryOn and of
+// Rows::Create; INVALID_ARGUMENT if the program does not have exactly one result;
+// RESOURCE_EXHAUSTED naming the budget, `memory`.
 absl::StatusOr<store::Value> MakeValue(const CreateValue& change, store::Store& store,
                                        const program::ProgramLimits& limits,
                                        const MemoryBudget& memory);

@@ -8,10 +8,11 @@ namespace psd::change {
 class Journal {
  public:
   virtual ~Journal() = default;
-  // A change has been applied, or cannot fail any more; nobody has been answered, and a change that
-  // depends on it cannot be seen yet. The change and everything it points to are valid until this
-  // returns; what is to be kept must be copied. Called on the threads of steps and of the network,
-  // with write claims and locks held: it must not wait, and must call nothing of the owner.
+  // Called when a change has been applied, or can no longer fail. Nobody has been answered yet, and
+  // no change that depends on it can be seen before it. The change and everything it points to are
+  // valid until this function returns; data to be kept must be copied. Called on the threads of
+  // steps and of the network, with write claims and locks held, so it must neither wait nor call
+  // anything of the owner.
   virtual void Append(const Change& change) = 0;
 };
 

@@ -31,8 +31,8 @@ std::string JournalStart();
 // Reads the records of a journal, which must outlive it. Thread-compatible.
 class JournalReader {
  public:
-  // Errors: DATA_LOSS for a damaged start; FAILED_PRECONDITION, naming both, for another format,
-  // and for another instruction set than this machine's, on which a replay would give other bits.
+  // Errors: DATA_LOSS for a damaged start; FAILED_PRECONDITION, naming both, for another format, or
+  // for another instruction set than this machine's, on which a replay would give other bits.
   static absl::StatusOr<JournalReader> Open(absl::string_view journal);
 
   // Returns the payload of the next record, or nothing at the end.

@@ -24,7 +24,7 @@ namespace {
 using optim::OwnerOptimizer;
 using store::EntryPtr;
 
-// For any message with the id of a value.
+// For any message with a value's id.
 template <typename Message>
 GlobalId IdIn(const Message& message) {
   return {message.incarnation(), message.counter()};
@@ -64,7 +64,7 @@ absl::StatusOr<optim::StepTerms> DecodeTerms(const v1::SteppedOptimizer& message
 
 // Checks that the step had the outcome that the record says.
 absl::Status CheckResult(const optim::StepResult& result, const v1::SteppedOptimizer& message) {
-  // A parameter without a name, which is left out, may have been the most stale.
+  // The parameter with the highest staleness may have no name; such parameters are left out.
   const bool all = message.parameters_stepped() == static_cast<uint32_t>(message.gradients_size());
   if (result.steps_accepted == message.steps_accepted() &&
       (result.max_staleness == message.max_staleness() || !all) &&

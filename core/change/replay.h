@@ -26,7 +26,7 @@ class Replay {
   struct Uses {
     store::Store& store;
     Changes& changes;
-    const OperatorRegistry& operators;  // that programs may call
+    const OperatorRegistry& operators;  // the operators that programs may call
     const program::ProgramLimits& program_limits;
   };
   explicit Replay(Uses uses) : uses_(uses) {}
@@ -34,11 +34,11 @@ class Replay {
   Replay(const Replay&) = delete;
   Replay& operator=(const Replay&) = delete;
 
-  // Applies the record whose payload this is (see journal_format.h).
-  // Errors: INVALID_ARGUMENT for bytes that EncodeChange never produces, and for a change that does
-  // not fit what is there; NOT_FOUND for a change of what is not there; DATA_LOSS if the change has
-  // another outcome than it had; those of Changes::Apply. After an error the owner is as after the
-  // records before, unless the code is DATA_LOSS.
+  // Applies the record with this payload (see journal_format.h). Errors: INVALID_ARGUMENT for bytes
+  // that EncodeChange never produces, and for a change that does not fit the present contents;
+  // NOT_FOUND for a change of something that does not exist; DATA_LOSS if the outcome of the change
+  // differs from the recorded one; those of Changes::Apply. After an error the owner is as after
+  // the records before, unless the code is DATA_LOSS.
   absl::Status Apply(absl::string_view payload);
 
  private:
@@ -58,7 +58,7 @@ class Replay {
                                                const LoadValue& change) const;
 
   const Uses uses_;
-  std::vector<GlobalId> unnamed_;  // hosted values that have no name, or none any more
+  std::vector<GlobalId> unnamed_;  // hosted values that never had a name, or have none any more
 };
 
 }  // namespace psd::change
