@@ -13,8 +13,8 @@
 namespace psd::checkpoint {
 namespace {
 
-// The bytes that are summed and then copied at a time. The copy finds them in the processor's
-// cache.
+// The number of bytes that are checksummed and then copied at a time, so that the copy finds them
+// in the processor's cache.
 constexpr size_t kCachedBytes = size_t{128} << 10;
 
 }  // namespace
@@ -23,7 +23,7 @@ constexpr size_t kCachedBytes = size_t{128} << 10;
 class CheckedFile::Writer {
  public:
   explicit Writer(std::unique_ptr<WritableFile> file) : file_(std::move(file)) {}
-  // Buffers that still wait are not written.
+  // Buffers that are still waiting are not written.
   ~Writer() {
     {
       MutexLock lock(mutex_);

@@ -80,7 +80,7 @@ struct SavedGroup {
 // The part of an optimizer on one owner.
 struct SavedPart {
   std::string owner;
-  std::string life;  // the life in which it was saved, see core/optim/owner/optimizer_life.h
+  std::string life;  // the life at the time of the save, see core/optim/owner/optimizer_life.h
   uint64_t steps_accepted = 0;
 };
 
@@ -89,12 +89,12 @@ struct SavedOptimizer {
   std::string name;
   std::string type;
   std::vector<SavedGroup> groups;  // at least one
-  // The fields of schedule, loss scaling and mode that are not at their defaults (see
+  // The fields of schedule, loss scaling and mode that differ from their defaults (see
   // core/optim/options/settings_fields.h).
   std::map<std::string, double> settings;
   uint64_t steps_accepted = 0;
   double loss_scale = 0;               // 0: losses are not scaled
-  uint64_t good_steps = 0;             // in a row, with this loss scale
+  uint64_t good_steps = 0;             // good steps in a row with this loss scale
   std::vector<SavedPart> parts;        // one for each owner of a parameter
   std::vector<SavedState> parameters;  // a parameter's index here is the <index> of its tensors
 };

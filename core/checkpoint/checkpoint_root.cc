@@ -43,7 +43,7 @@ Descriptor OpenBeneath(const Descriptor& root, const std::string& path) {
       static_cast<int>(::syscall(SYS_openat2, *root, path.c_str(), &how, sizeof how)));
 }
 
-// Does the same folder by folder.
+// Does the same as OpenBeneath, folder by folder.
 Descriptor Walk(const Descriptor& root, const std::string& path) {
   const std::vector<std::string> parts = absl::StrSplit(path, '/');
   Descriptor at(::openat(*root, ".", O_PATH | kFolder));
@@ -123,7 +123,7 @@ class PosixRoot : public CheckpointRoot {
   }
 
  private:
-  // Checks `path` and returns the part of it behind the root.
+  // Checks `path` and returns its part below the root.
   absl::StatusOr<std::string> Beneath(const std::string& path) const {
     if (path.size() > kMaxPathBytes)
       return NotHere(absl::StrCat("a path of ", path.size(), " bytes is too long"));

@@ -1,11 +1,11 @@
 #pragma once
 
-// The folder below which an owner may write its own files of a save. It finds the folder of a save
+// The folder below which an owner may write its own files of a save. Finds the folder of a save
 // there.
 //
 // The path of that folder comes from a peer, so everything about it is checked. It must lead down
-// from the root, only through folders, to an unfinished save (save_names.h), and a file there, the
-// token, must hold the random digits that the peer has sent. They show that this is the folder that
+// from the root, only through folders, to an unfinished save (save_names.h). A file there, the
+// token, must hold the random digits that the peer has sent. This shows that it is the folder that
 // the peer writes to, and not another one with the same path.
 
 #include <memory>
@@ -34,8 +34,8 @@ class FoundFolder {
 class CheckpointRoot {
  public:
   struct Options {
-    // Whether the system resolves paths beneath the root (openat2) if it can. Otherwise paths are
-    // resolved folder by folder.
+    // Whether to let the system resolve paths beneath the root (openat2) if it can. Otherwise paths
+    // are resolved folder by folder.
     bool openat2 = true;
   };
   // Opens the folder that `path` leads to now; symbolic links are followed, and later changes of
@@ -48,9 +48,8 @@ class CheckpointRoot {
   }
   virtual ~CheckpointRoot() = default;
 
-  // Opens the folder of an unfinished save.
-  // Errors: FAILED_PRECONDITION if `path` is not that of an unfinished save below the root, or the
-  // folder there has another token.
+  // Opens the folder of an unfinished save. Errors: FAILED_PRECONDITION if `path` is not an
+  // unfinished save below the root, or if the folder there has another token.
   virtual absl::StatusOr<std::unique_ptr<FoundFolder>> Find(const std::string& path,
                                                             const std::string& token) = 0;
 };

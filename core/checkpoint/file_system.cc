@@ -71,7 +71,7 @@ class PosixFileSystem : public FileSystem {
   }
 
   absl::StatusOr<std::unique_ptr<ReadableFile>> Open(const std::string& path) override {
-    // Without O_NONBLOCK the open of a pipe would block. Pipes and devices are refused below.
+    // Without O_NONBLOCK, opening a pipe would block. Pipes and devices are refused below.
     Descriptor file = OpenPath(path, O_RDONLY | O_NONBLOCK);
     if (!file.open()) return PosixError("cannot open", path, errno);
     struct stat status;

@@ -41,8 +41,8 @@ class ReadableFile {
   virtual absl::Status Read(uint64_t offset, size_t bytes, std::byte* to) const = 0;
 };
 
-// A lock on a folder, which one holder at a time can have. It ends when it is destroyed, and when
-// the process dies.
+// A lock on a folder, which one holder at a time can have. It ends when this object is destroyed,
+// and when the process dies.
 class FolderLock {
  public:
   virtual ~FolderLock() = default;
@@ -73,7 +73,7 @@ class FileSystem {
   virtual absl::Status Remove(const std::string& path) = 0;
   // Returns when the names in `folder` would survive a power cut.
   virtual absl::Status SyncFolder(const std::string& folder) = 0;
-  // Returns the number of bytes that can still be written there.
+  // Returns the number of bytes that can still be written in `folder`.
   virtual absl::StatusOr<uint64_t> FreeBytes(const std::string& folder) = 0;
   // Locks a folder against other saves. Errors: FAILED_PRECONDITION if another holder has the lock.
   virtual absl::StatusOr<std::unique_ptr<FolderLock>> Lock(const std::string& folder) = 0;

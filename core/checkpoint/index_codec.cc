@@ -20,7 +20,7 @@ constexpr absl::string_view kFormat = "psd checkpoint";
 constexpr size_t kMaxFileName = 255;
 constexpr size_t kMaxName = 4096;
 
-// (owner, name)
+// A pair of owner and name.
 using Key = std::pair<std::string, std::string>;
 
 absl::Status Bad(absl::string_view problem) {
@@ -48,7 +48,7 @@ absl::StatusOr<ValueKind> KindOf(const std::string& value, absl::string_view nam
 // ---- checks
 
 // Checks that the name of a file is plain, so that it cannot lead out of the folder, be hidden, or
-// be taken for an option of a command.
+// look like an option of a command.
 absl::Status CheckFileName(const std::string& name) {
   const bool plain =
       !name.empty() && name.size() <= kMaxFileName && (absl::ascii_isalnum(name[0]) != 0) &&
@@ -386,7 +386,7 @@ std::string EncodeIndex(const CheckpointIndex& index) {
 
 absl::StatusOr<CheckpointIndex> DecodeIndex(absl::string_view text) {
   PSD_ASSIGN_OR_RETURN(Json json, ParseJson(text, "the index"));
-  PSD_RETURN_IF_ERROR(ReadFormat(json));  // before the seal, which other formats may not have
+  PSD_RETURN_IF_ERROR(ReadFormat(json));  // before the seal, because other formats may not have one
   PSD_RETURN_IF_ERROR(CheckIndexSeal(text));
   CheckpointIndex index;
   PSD_ASSIGN_OR_RETURN(index.created, StringMember(json, "created", "the index"));

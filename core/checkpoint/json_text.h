@@ -16,8 +16,8 @@ using Json = nlohmann::json;
 // The deepest nesting that is accepted.
 inline constexpr int kMaxJsonDepth = 16;
 
-// Parses `text`, which messages call `what`. Errors: INVALID_ARGUMENT if it is not JSON (bad UTF-8
-// included), nests too deeply, or has an object with the same key twice.
+// Parses `text`, which error messages call `what`. Errors: INVALID_ARGUMENT if it is not JSON (this
+// includes bad UTF-8), nests too deeply, or has an object with the same key twice.
 absl::StatusOr<Json> ParseJson(absl::string_view text, absl::string_view what);
 
 // Return a member of `object`. Errors: INVALID_ARGUMENT, naming `what` and the key, if `object` is

@@ -12,7 +12,7 @@
 namespace psd::checkpoint {
 namespace {
 
-// (saved owner, name)
+// A pair of saved owner and name.
 using Key = std::pair<std::string, std::string>;
 
 absl::Status CheckOptions(const CheckpointIndex& index, const std::vector<std::string>& owners,
@@ -34,7 +34,7 @@ absl::Status CheckOptions(const CheckpointIndex& index, const std::vector<std::s
 }
 
 // Returns the size of every value in bytes, with the state that optimizers keep for it. Each array
-// of state is taken to be as large as the value.
+// of state is assumed to be as large as the value.
 std::vector<uint64_t> Weights(const CheckpointIndex& index) {
   std::map<Key, uint64_t> arrays;
   for (const SavedOptimizer& optimizer : index.optimizers)

@@ -13,7 +13,7 @@ namespace psd::checkpoint {
 
 struct PlacementOptions {
   // Maps names of saved owners to the owners that get their values now. The values of an owner that
-  // is not named here go to the owner of the same name.
+  // is not a key go to the owner of the same name.
   std::map<std::string, std::string> owners;
   // Whether all values of owners that `owners` does not name are spread anew by their bytes.
   bool spread = false;
@@ -26,10 +26,10 @@ struct Placement {
 };
 
 // Returns the placement of a save onto `owners`. Values whose saved owner is not among `owners` are
-// spread over these: the largest first, each to the owner with the fewest bytes (state included) so
-// far.
-// Errors: INVALID_ARGUMENT if there are no owners, or `options` names one that does not exist;
-// ALREADY_EXISTS if two values or optimizers of one name would be on the same owner.
+// spread over `owners`: the largest first, each to the owner that has the fewest bytes (state
+// included) so far. Errors: INVALID_ARGUMENT if there are no owners, or `options` names one that
+// does not exist; ALREADY_EXISTS if two values or optimizers of one name would be on the same
+// owner.
 absl::StatusOr<Placement> Place(const CheckpointIndex& index,
                                 const std::vector<std::string>& owners,
                                 const PlacementOptions& options);

@@ -13,8 +13,8 @@
 namespace psd::checkpoint {
 namespace {
 
-// After this many bytes the system is told to begin writing them to the disk, so that Sync has
-// little left to do.
+// Each time this many bytes have been written, the system is told to begin moving them to the disk,
+// so that Sync has little left to do.
 constexpr uint64_t kWriteBackBytes = uint64_t{16} << 20;
 
 bool FitsDirectWriting(absl::string_view bytes) {

@@ -1,6 +1,6 @@
 #pragma once
 
-// Files by descriptor, for code that opens files by path and for code that opens them beneath a
+// Files by descriptor. Used by code that opens files by path and by code that opens them beneath a
 // folder.
 
 #include <memory>

@@ -57,9 +57,9 @@ absl::StatusOr<std::string> EncodeSafetensorsHeader(
 absl::StatusOr<uint64_t> SafetensorsHeaderLength(absl::string_view prefix, uint64_t file_bytes);
 
 // Decodes the header `text` (without the prefix, padding included) of a file of `file_bytes` bytes.
-// The file comes from outside, so everything is checked.
-// Errors: INVALID_ARGUMENT, naming the tensor, for repeated names, unknown dtypes, shapes that
-// overflow, and offsets that do not match the shape, overlap, leave gaps or lie beyond the file.
+// The file comes from outside, so everything is checked. Errors: INVALID_ARGUMENT, naming the
+// tensor, for repeated names, unknown dtypes, shapes that overflow, and offsets that do not match
+// the shape, overlap, leave gaps or are beyond the end of the file.
 absl::StatusOr<SafetensorsHeader> DecodeSafetensorsHeader(absl::string_view text,
                                                           uint64_t file_bytes);
 

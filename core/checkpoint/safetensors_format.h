@@ -32,7 +32,8 @@ inline constexpr absl::string_view kSafetensorsSuffix = ".safetensors";
 struct SafetensorsType {
   absl::string_view name;
   size_t bytes;
-  std::optional<DType> dtype;  // none if psd has no such dtype: tensors can be listed, not loaded
+  // Unset if psd has no such dtype: such tensors can be listed, not loaded.
+  std::optional<DType> dtype;
 };
 
 inline constexpr SafetensorsType kSafetensorsTypes[] = {

@@ -33,8 +33,8 @@ std::string NewToken() {
                       absl::Hex(NewIncarnation(), absl::kZeroPad16));
 }
 
-// Returns what `latest` holds. The checksum of the name shows that a damaged name is none, even if
-// there is a save of that name.
+// Returns the contents of `latest`. The checksum reveals a damaged name, even if there is a save of
+// the damaged name.
 std::string LatestLine(absl::string_view name) {
   Xxh128 checksum;
   checksum.Add(name);
@@ -178,7 +178,7 @@ absl::Status SaveFolder::NameLatest() {
 }
 
 absl::Status SaveFolder::Unpublish(const std::string& final, const absl::Status& why) {
-  files_->Remove(unfinished_).IgnoreError();  // a part of `latest`
+  files_->Remove(unfinished_).IgnoreError();  // it may be a part of `latest`
   published_ = !files_->Rename(final, unfinished_).ok();
   if (!published_) return why;
   return WithRemedy(Annotate(why, absl::StrCat("the save ", final,

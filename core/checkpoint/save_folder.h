@@ -29,10 +29,10 @@ namespace psd::checkpoint {
 class SaveFolder {
  public:
   // Begins a save. Creates `dir` if necessary, locks it against other saves, and removes the files
-  // that dead saves left behind. The save will be called `name`; `unique` tells its hidden folder
-  // from others. Both must be plain names.
-  // Errors: FAILED_PRECONDITION if another save is under way; ALREADY_EXISTS if there is a save of
-  // that name; RESOURCE_EXHAUSTED if the disk has fewer than `bytes` bytes left.
+  // that dead saves left behind. The save will be called `name`; `unique` distinguishes its hidden
+  // folder from others. Both must be plain names. Errors: FAILED_PRECONDITION if another save is
+  // under way; ALREADY_EXISTS if there is a save of that name; RESOURCE_EXHAUSTED if the disk has
+  // fewer than `bytes` bytes left.
   static absl::StatusOr<std::unique_ptr<SaveFolder>> Begin(std::shared_ptr<FileSystem> files,
                                                            const std::string& dir,
                                                            const std::string& name,
@@ -46,8 +46,8 @@ class SaveFolder {
   // Returns the path of the folder in which the files are until the save is published. Owners that
   // write their own files need it (see checkpoint_root.h).
   absl::StatusOr<std::string> RealPath();
-  // Creates the token, a file by which such owners recognise this folder, and returns its contents.
-  // May be called once.
+  // Creates the token, a file by which owners that write their own files recognise this folder.
+  // Returns its contents. May be called once.
   absl::StatusOr<std::string> PlaceToken();
   absl::Status RemoveToken();
   // Checks that a file which an owner writes is in this folder, can be read, and has at least
@@ -56,8 +56,8 @@ class SaveFolder {
   // Removes a file, if it is there.
   absl::Status Remove(const std::string& file_name);
 
-  // Writes the index, renames the save and lets `latest` name it. Returns the path of the save. If
-  // only the last part fails, the save stays, whole, and `latest` names the one before.
+  // Writes the index, renames the save, and makes `latest` name it. Returns the path of the save.
+  // If only the last part fails, the complete save stays, and `latest` names the save before it.
   // Requires: all files are finished, and the token was removed.
   absl::StatusOr<std::string> Publish(const CheckpointIndex& index);
 
@@ -65,8 +65,8 @@ class SaveFolder {
   SaveFolder(std::shared_ptr<FileSystem> files, std::string dir, std::string name,
              std::string unfinished, std::unique_ptr<FolderLock> lock);
   absl::Status NameLatest();
-  // Makes the save unfinished again, so that a save that is reported as failed does not lie there
-  // as a complete one, and its name is free. Returns the error to report.
+  // Makes the save unfinished again, so that a save that is reported as failed does not look like a
+  // complete one, and its name is free. Returns the error to report.
   absl::Status Unpublish(const std::string& final, const absl::Status& why);
   std::string PathOf(absl::string_view file_name) const;
 
@@ -79,9 +79,9 @@ class SaveFolder {
   bool published_ = false;
 };
 
-// Returns the folder of the save that `dir` means: the one that `latest` names there, or `dir`
-// itself if it is a save. Errors: NOT_FOUND; INVALID_ARGUMENT if `latest` does not hold a name
-// and its checksum.
+// Returns the folder of the save that `dir` stands for: the one that `latest` in `dir` names, or
+// `dir` itself if it is a save. Errors: NOT_FOUND; INVALID_ARGUMENT if `latest` does not hold a
+// name and its checksum.
 absl::StatusOr<std::string> FindSave(FileSystem& files, const std::string& dir);
 
 // Reads the index of the save in `folder`. Errors: those of DecodeIndex, naming the file.

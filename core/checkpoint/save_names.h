@@ -16,14 +16,14 @@ inline constexpr absl::string_view kUnfinishedPrefix = ".saving-";
 inline constexpr absl::string_view kTokenFileName = "token";
 inline constexpr size_t kTokenDigits = 32;
 
-// Whether the name has 1 to 255 characters, all letters, digits or one of . _ - :, and the first is
-// a letter or digit.
+// Whether the name has 1 to 255 characters, each of them a letter, a digit or one of . _ - :, and
+// begins with a letter or digit.
 bool IsPlainName(absl::string_view name);
 
 std::string UnfinishedName(absl::string_view unique);
 bool IsUnfinishedName(absl::string_view name);
 
-// The names of the files of one owner, for example "values-owner0.safetensors" and
+// Return the names of the files of one owner, for example "values-owner0.safetensors" and
 // "state-owner0-3.safetensors".
 std::string ValuesFileName(absl::string_view owner);
 std::string StateFileName(absl::string_view owner, size_t number);

@@ -22,7 +22,7 @@ namespace psd::checkpoint {
 absl::StatusOr<SafetensorsHeader> ReadSafetensorsHeader(const ReadableFile& file,
                                                         const std::string& path);
 
-// A range of slices of a tensor along its first axis. Functions that take one require that it lies
+// A range of slices of a tensor along its first axis. Functions that take one require that it is
 // within the tensor.
 struct RowRange {
   int64_t first = 0;
@@ -57,13 +57,13 @@ class SaveReader {
   absl::StatusOr<Tensor> ReadState(const SavedOptimizer& optimizer, size_t parameter,
                                    const SavedSlot& slot,
                                    std::optional<RowRange> rows = std::nullopt) const;
-  // Read some bytes of the same two. Requires: the bytes lie within the array.
+  // Read some bytes of an array of a value, or of state. Requires: the bytes are within the array.
   absl::StatusOr<Buffer> ReadValueBytes(const SavedValue& value, uint64_t first,
                                         uint64_t bytes) const;
   absl::StatusOr<Buffer> ReadStateBytes(const SavedOptimizer& optimizer, size_t parameter,
                                         const SavedSlot& slot, uint64_t first,
                                         uint64_t bytes) const;
-  // The shape and dtype of an array of state.
+  // Returns the shape and dtype of an array of state.
   TensorSpec StateSpec(const SavedOptimizer& optimizer, size_t parameter,
                        const SavedSlot& slot) const;
 
@@ -81,7 +81,7 @@ class SaveReader {
                                             const SavedFile& saved);
   static absl::Status VerifyFile(const OpenFile& open,
                                  const std::function<bool(uint64_t bytes)>& progress);
-  // Null if the file has no such tensor.
+  // Returns null if the file has no such tensor.
   const SafetensorsEntry* Find(const std::string& file, const std::string& tensor) const;
   absl::Status CheckValue(const SavedValue& value) const;
   absl::Status CheckStates(const SavedOptimizer& optimizer) const;
@@ -92,7 +92,7 @@ class SaveReader {
 
   const std::string folder_;
   const CheckpointIndex index_;
-  std::map<std::string, OpenFile> files_;  // by name; constant after Open
+  std::map<std::string, OpenFile> files_;  // by name; does not change after Open
   uint64_t bytes_ = 0;
 };
 

@@ -27,7 +27,7 @@ struct FileSpec {
 // Returns the size of the whole file in bytes. Errors: as EncodeSafetensorsHeader.
 absl::StatusOr<uint64_t> FileBytes(const FileSpec& spec);
 
-// Checks that the tensors come as the header says. Thread-compatible.
+// Checks that the tensors come in the order and form that the header says. Thread-compatible.
 class TensorFile {
  public:
   // Writes the header. `memory` allocates the pieces that are written at once (NewPieceMemory).
@@ -36,8 +36,8 @@ class TensorFile {
                                                            FileSpec spec,
                                                            std::shared_ptr<Allocator> memory);
 
-  // Appends the next tensor, or the next of its rows. Errors: ABORTED if shape or dtype are not
-  // those of the header; those of CheckedFile.
+  // Appends the next tensor, or its next rows. Errors: ABORTED if shape or dtype differ from the
+  // header; those of CheckedFile.
   absl::Status Append(const Tensor& tensor);
   // Checks that Append would accept the shape and dtype of `tensor`. Errors: as Append.
   absl::Status Check(const Tensor& tensor);
@@ -59,7 +59,7 @@ class TensorFile {
   const FileSpec spec_;
   const std::unique_ptr<CheckedFile> file_;
   size_t next_ = 0;      // the number of the tensor whose bytes come next
-  uint64_t filled_ = 0;  // the bytes of it that have come
+  uint64_t filled_ = 0;  // how many bytes of it have come
 };
 
 }  // namespace psd::checkpoint
