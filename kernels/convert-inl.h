@@ -14,8 +14,8 @@
 #include "hwy/highway.h"
 #include "kernels/convert.h"
 
-// Says whether the instruction set has f16 conversions. Highway's emulations are not used, because
-// those of the packaged version lose infinity and NaN.
+// Whether the instruction set has f16 conversions. Highway's emulations are not used, because those
+// of the packaged version lose infinity and NaN.
 #undef PSD_HAS_F16C
 #if (HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2) || HWY_ARCH_ARM_A64
 #define PSD_HAS_F16C 1

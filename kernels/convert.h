@@ -73,7 +73,8 @@ inline float FromHalf(Half value) {
 
 namespace internal {
 
-// Returns the number that a value stands for: a float for a storage format, otherwise the value.
+// Returns the number that a value represents: a float for a storage format, otherwise the value
+// itself.
 template <typename T>
 T Number(T value) {
   return value;
@@ -88,7 +89,8 @@ inline float Number(BFloat16 value) {
 template <typename To, typename From>
 To FloatToInteger(From value) {
   if (value != value) return 0;
-  // Both bounds are exact in floating point: -2^n, and 2^n, which is one past the largest.
+  // Both bounds are exact in floating point: -2^n, and 2^n, which is one more than the largest
+  // number.
   constexpr From kLow = static_cast<From>(std::numeric_limits<To>::min());
   constexpr From kPast = static_cast<From>(std::numeric_limits<To>::max() / 2 + 1) * From{2};
   if (value <= kLow) return std::numeric_limits<To>::min();

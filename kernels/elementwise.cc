@@ -209,8 +209,8 @@ HWY_EXPORT(UnaryGradientF64);
 
 namespace {
 
-// Integers need no kernels of their own: compilers vectorise these loops, and no hot path uses
-// them. The arithmetic is unsigned, so that overflow is defined.
+// Integers have no vector kernels: compilers vectorise these loops, and no hot path uses them. The
+// arithmetic is unsigned, so that overflow is defined.
 template <typename T>
 void BinaryIntegers(BinaryOp op, const T* a, size_t a_step, const T* b, size_t b_step, T* out,
                     size_t count) {

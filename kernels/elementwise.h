@@ -12,8 +12,8 @@ namespace psd::kernels {
 
 enum class BinaryOp { kAdd, kSub, kMul, kDiv };
 
-// out[i] = a[i * a_step] op b[i * b_step]. A step is 1, or 0 if one number serves for all i.
-// Requires: the steps are not both 0, unless count is at most 1.
+// Computes out[i] = a[i * a_step] op b[i * b_step]. A step is 1, or 0 if one number is used for all
+// i. Requires: the steps are not both 0, unless count is at most 1.
 void Binary(BinaryOp op, const float* a, size_t a_step, const float* b, size_t b_step, float* out,
             size_t count);
 void Binary(BinaryOp op, const double* a, size_t a_step, const double* b, size_t b_step,
@@ -34,10 +34,10 @@ enum class UnaryOp {
   kSqrt,
 };
 
-// out[i] = op(x[i]).
+// Computes out[i] = op(x[i]).
 void Unary(UnaryOp op, const float* x, float* out, size_t count);
 void Unary(UnaryOp op, const double* x, double* out, size_t count);
-// out[i] = -x[i]. The smallest number of the type has no negative and is left as it is.
+// Computes out[i] = -x[i]. The smallest number of the type has no negative and stays as it is.
 void Negate(const int32_t* x, int32_t* out, size_t count);
 void Negate(const int64_t* x, int64_t* out, size_t count);
 
@@ -49,8 +49,8 @@ enum class UnaryGradientOp {
   kSqrt,     // g / (2 * y)
 };
 
-// out[i] = the gradient with respect to the function's argument, for result y[i] with gradient
-// g[i].
+// Computes out[i], the gradient with respect to the function's argument, for result y[i] with
+// gradient g[i].
 void UnaryGradient(UnaryGradientOp op, const float* y, const float* g, float* out, size_t count);
 void UnaryGradient(UnaryGradientOp op, const double* y, const double* g, double* out, size_t count);
 

@@ -50,7 +50,7 @@ struct Run {
   }
 };
 
-// An argument of Map and Map2: one number that serves for all elements.
+// An argument of Map and Map2: one number that is used for all elements.
 template <typename T>
 struct Same {
   T value;
@@ -64,7 +64,7 @@ struct Same {
   }
 };
 
-// out[i] = f(d, x[i]).
+// Computes out[i] = f(d, x[i]).
 template <class D, class F, class X, typename T = hn::TFromD<D>>
 HWY_INLINE void Map(D d, F f, X x, T* out, size_t count) {
   const size_t lanes = hn::Lanes(d);
@@ -73,7 +73,7 @@ HWY_INLINE void Map(D d, F f, X x, T* out, size_t count) {
   if (i < count) StorePartial(d, f(d, x.Partial(d, i, count - i)), out + i, count - i);
 }
 
-// out[i] = f(d, x[i], y[i]).
+// Computes out[i] = f(d, x[i], y[i]).
 template <class D, class F, class X, class Y, typename T = hn::TFromD<D>>
 HWY_INLINE void Map2(D d, F f, X x, Y y, T* out, size_t count) {
   const size_t lanes = hn::Lanes(d);

@@ -20,7 +20,7 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // Returns `y`, except in lanes where `x` is NaN: there it returns `x`. It compares by Eq because Ne
-// of the packaged Highway finds NaN equal to itself on AVX2 and later.
+// of the packaged Highway says that NaN equals itself on AVX2 and later.
 template <class V>
 HWY_INLINE V UnlessNan(V x, V y) {
   return hn::IfThenElse(hn::Eq(x, x), y, x);
@@ -52,7 +52,7 @@ HWY_INLINE V SafeLog(D d, V x) {
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V SafeTanh(D d, V x) {
   using T = hn::TFromD<D>;
-  // From this argument on the result rounds to 1.
+  // For arguments from this value on, the result rounds to 1.
   const V limit = hn::Set(d, sizeof(T) == 4 ? T(9.1) : T(19.1));
   const V bounded = hn::Min(hn::Max(x, hn::Neg(limit)), limit);
   return UnlessNan(x, hn::Tanh(d, bounded));

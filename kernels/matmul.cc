@@ -5,7 +5,7 @@
 #include <eigen3/Eigen/Core>
 
 // Functions of the OpenMP run-time library that oneDNN uses. They are declared here because omp.h
-// comes with gcc only, and clang builds lack it.
+// comes only with gcc, and clang builds do not have it.
 extern "C" int omp_get_max_threads(void);
 extern "C" void omp_set_num_threads(int);
 
@@ -59,7 +59,7 @@ void Gemm(int64_t m, int64_t n, int64_t k, MatrixView<float> a, MatrixView<float
   if (m == 0 || n == 0) return;
   if (k == 0) return Scale(beta, c, m * n);
   OneThread one_thread;
-  // The result is not checked: this fails only for arguments that are excluded by now.
+  // The result is not checked: this fails only for arguments that were checked above.
   dnnl_sgemm(a.transposed ? 'T' : 'N', b.transposed ? 'T' : 'N', m, n, k, 1.0f, a.data, a.stride,
              b.data, b.stride, beta, c, n);
 }

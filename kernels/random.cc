@@ -2,8 +2,8 @@
 
 #include <cmath>
 
-// The same bits come out on every machine: this file is built with -ffp-contract=off, and calls
-// only functions that IEEE 754 rounds exactly.
+// The results have the same bits on every machine: this file is built with -ffp-contract=off, and
+// calls only functions that IEEE 754 rounds exactly.
 
 namespace psd::kernels {
 namespace {
@@ -27,8 +27,8 @@ void FillUniformT(uint64_t seed, uint64_t first, double low, double high, T* out
   }
 }
 
-// The natural logarithm, as e * ln(2) + 2 * atanh((m - 1) / (m + 1)) for x = m * 2^e, where atanh
-// is computed by its series.
+// Returns the natural logarithm, as e * ln(2) + 2 * atanh((m - 1) / (m + 1)) for x = m * 2^e, where
+// atanh is computed by its series.
 double PlainLog(double x) {
   int exponent = 0;
   double m = std::frexp(x, &exponent);

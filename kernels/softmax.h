@@ -18,13 +18,13 @@ void Softmax(const double* x, size_t rows, size_t cols, double* y);
 void LogSoftmax(const float* x, size_t rows, size_t cols, float* y);
 void LogSoftmax(const double* x, size_t rows, size_t cols, double* y);
 
-// The gradient of the softmax with respect to x: dx = y * (g - sum of g * y), where y is the
-// softmax and g its gradient.
+// Computes the gradient of the softmax with respect to x: dx = y * (g - sum of g * y), where y is
+// the softmax and g its gradient.
 void SoftmaxGradient(const float* y, const float* g, size_t rows, size_t cols, float* dx);
 void SoftmaxGradient(const double* y, const double* g, size_t rows, size_t cols, double* dx);
 
-// The gradient of the log-softmax with respect to x: dx = g - exp(y) * sum of g, where y is the
-// log-softmax and g its gradient.
+// Computes the gradient of the log-softmax with respect to x: dx = g - exp(y) * sum of g, where y
+// is the log-softmax and g its gradient.
 void LogSoftmaxGradient(const float* y, const float* g, size_t rows, size_t cols, float* dx);
 void LogSoftmaxGradient(const double* y, const double* g, size_t rows, size_t cols, double* dx);
 

@@ -6,7 +6,7 @@ namespace psd::kernels {
 namespace {
 
 // Extents and strides of an array after simplification: axes of length one are dropped, and axes
-// that follow each other densely in memory are joined into one.
+// that are contiguous with the next one are joined with it.
 struct Layout {
   int rank = 0;
   int64_t extents[kMaxStridedRank];
@@ -38,7 +38,7 @@ void CopyRow(const T* from, int64_t stride, int64_t count, T* to) {
   for (int64_t i = 0; i < count; ++i) to[i] = from[i * stride];
 }
 
-// Copies two axes of which the outer one is dense in memory. It goes by tiles, so that each cache
+// Copies two axes of which the outer one is dense in memory. It works in tiles, so that each cache
 // line is read once.
 template <typename T>
 void CopyTransposed(const T* from, int64_t rows, int64_t cols, int64_t col_stride, T* to) {

@@ -1,6 +1,6 @@
 #pragma once
 
-// Copies an array whose elements lie in memory with strides into a row-major block.
+// Copies an array whose elements are in memory with strides into a row-major block.
 
 #include <cstddef>
 #include <cstdint>

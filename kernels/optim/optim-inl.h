@@ -37,13 +37,13 @@ HWY_INLINE V MaxOrNaN(V a, V b) {
   return hn::IfThenElse(hn::Or(hn::IsNaN(a), hn::Gt(a, b)), a, b);
 }
 
-// The changes to a gradient before the update gets it.
+// The changes to a gradient before the update uses it.
 struct GradientTerms {
-  bool maximize = false;    // the gradient is negated
+  bool maximize = false;    // whether the gradient is negated
   double weight_decay = 0;  // weight_decay * parameter is added
 };
 
-// The arrays of one pass, all of the type in which the update computes.
+// The arrays of one pass, all of the type in which the update is computed.
 template <typename T>
 struct Streams {
   const T* parameter;
@@ -55,9 +55,9 @@ struct Streams {
   T weight_decay;
 };
 
-// LoadSome and StoreSome access the last elements of an array, fewer than a vector. They touch
-// nothing behind the array. Between them the elements go through the same vector operations as all
-// others, so that results do not depend on an element's position.
+// LoadSome and StoreSome access the last elements of an array, fewer than a vector. They access
+// nothing past the array. Between them the elements go through the same vector operations as all
+// others, so results do not depend on an element's position.
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX2
 template <class D, typename T>
 HWY_INLINE hn::Vec<D> LoadSome(D d, const T* from, size_t count) {
@@ -126,11 +126,11 @@ HWY_INLINE void UpdateVector(D d, const Update& update, const Streams<T>& stream
   StoreAs<kAccess>(d, next, streams.next + i, count);
 }
 
-// How far ahead of the loop large arrays are prefetched. Measured: distances from 512 to 4,096
-// bytes are equally fast, and without prefetching Adam is 8 % slower.
+// The distance at which large arrays are prefetched ahead of the loop. By measurement, distances
+// from 512 to 4,096 bytes are equally fast, and without prefetching Adam is 8 % slower.
 inline constexpr size_t kPrefetchBytes = 1024;
 
-// Prefetches the arrays kPrefetchBytes ahead of index i. The addresses may lie behind the arrays; a
+// Prefetches the arrays kPrefetchBytes ahead of index i. The addresses may be past the arrays; a
 // prefetch never faults.
 template <class Update, typename T>
 HWY_INLINE void PrefetchAhead(const Streams<T>& streams, size_t i) {
@@ -169,8 +169,8 @@ HWY_INLINE V Prepared(D d, V gradient, T factor, T limit) {
   return hn::IfThenElse(beyond, hn::CopySign(most, gradient), gradient);
 }
 
-// numbers[i] = from[i] * scale, clamped to +-limit, for i < size. `numbers` has room for whole
-// vectors.
+// Computes numbers[i] = from[i] * scale, clamped to +-limit, for i < size. `numbers` has room for
+// whole vectors.
 template <typename P, typename T>
 HWY_INLINE void FetchNumbers(const P* from, size_t size, double scale, double limit, T* numbers) {
   const hn::ScalableTag<T> d;

@@ -11,8 +11,8 @@
 namespace psd::kernels {
 namespace {
 
-// One element of the arrays: parameter, gradient and state. A formula takes one, changes its state
-// and returns the new parameter.
+// One element of the arrays: parameter, gradient and state. A formula is given an element, changes
+// its state and returns the new parameter.
 template <typename T>
 struct Element {
   T w, g;

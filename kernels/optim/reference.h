@@ -1,7 +1,7 @@
 #pragma once
 
 // The optimizers' formulas as plain scalar loops, against which the vectorised kernels are tested.
-// Each does the same as the step function for these options (kernels/optim/<name>.h), but arrays
+// Each does the same as the step function for the same options (kernels/optim/<name>.h), but arrays
 // need no alignment.
 
 #include "kernels/optim/adadelta.h"

@@ -30,8 +30,8 @@ struct RowSource {
   HWY_INLINE const T* Row(size_t i) const { return rows + positions[i] * stride; }
 };
 
-// Returns one vector of columns, from `column` on, of the sum over group k. Rows are added in the
-// order of their positions. The sum of an empty group is zero.
+// Returns one vector of columns, starting at `column`, of the sum over group k. Rows are added in
+// the order of their positions. The sum of an empty group is zero.
 template <class D, typename T>
 HWY_INLINE hn::Vec<D> SumAt(D d, const RowSource<T>& source, size_t k, size_t column) {
   size_t i = source.begins[k];
@@ -42,8 +42,8 @@ HWY_INLINE hn::Vec<D> SumAt(D d, const RowSource<T>& source, size_t k, size_t co
   return sum;
 }
 
-// Sums four vectors of columns side by side and passes them to `use` one by one. The four sums do
-// not wait for each other, and each row is read in one go.
+// Sums four vectors of columns at a time and passes them to `use` one by one. The four sums do not
+// wait for each other, and each row is read in one go.
 template <class D, typename T, class Use>
 HWY_INLINE void UseFourSums(D d, const RowSource<T>& source, size_t k, size_t column,
                             const Use& use) {

@@ -53,7 +53,7 @@ namespace {
 constexpr int kDigitBits = 11;
 // For fewer ids than this, a comparison sort is faster than clearing the counts.
 constexpr size_t kFewIds = 256;
-// How many rows ahead a gather prefetches.
+// The number of rows by which a gather prefetches ahead.
 constexpr size_t kGatherAhead = 12;
 
 int BitWidth(uint64_t value) {

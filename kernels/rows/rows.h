@@ -20,18 +20,19 @@ struct RowGroups {
 // and a position do not fit into 64 bits. Requires: ids >= 0, count < 2^32.
 void GroupRows(const int64_t* ids, size_t count, RowGroups* groups);
 
-// out[i] = row ids[i] of `table`, whose rows are `stride_bytes` apart. Requires: ids in range.
+// Sets out[i] to row ids[i] of `table`, whose rows are `stride_bytes` apart. Requires: ids in
+// range.
 void GatherRows(const std::byte* table, size_t stride_bytes, size_t row_bytes, const int64_t* ids,
                 size_t count, std::byte* out);
 
-// out[k] = the sum of rows[p] over the positions p of group k, for each group. Rows have `width`
-// elements. The rows of `rows` are `stride` elements apart; with stride 0 all positions share one
-// row. The rows of `out` are packed. Requires: `rows` and `out` do not overlap.
+// Sets out[k] to the sum of rows[p] over the positions p of group k, for each group. Rows have
+// `width` elements. The rows of `rows` are `stride` elements apart; with stride 0 all positions
+// share one row. The rows of `out` are packed. Requires: `rows` and `out` do not overlap.
 void SumRows(const RowGroups& groups, const float* rows, size_t stride, size_t width, float* out);
 void SumRows(const RowGroups& groups, const double* rows, size_t stride, size_t width, double* out);
 
-// table[ids[k]] += the sum of rows[p] over the positions p of group k, for each group. The rows of
-// both are packed.
+// Adds to table[ids[k]] the sum of rows[p] over the positions p of group k, for each group. The
+// rows of both are packed.
 void AddRows(const RowGroups& groups, const float* rows, size_t width, float* table);
 void AddRows(const RowGroups& groups, const double* rows, size_t width, double* table);
 

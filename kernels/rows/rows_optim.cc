@@ -15,7 +15,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace psd::kernels::HWY_NAMESPACE {
 
-// How many rows ahead of the loop memory is prefetched.
+// The number of rows by which memory is prefetched ahead of the loop.
 constexpr size_t kRowsAhead = 6;
 
 template <typename T>

@@ -26,7 +26,7 @@ struct RowBatch {
   const uint32_t* positions = nullptr;
   const T* gradients = nullptr;  // packed rows
   T* next = nullptr;             // `count` packed rows
-  // As in OptimBatch, for the summed gradient.
+  // See OptimBatch; these apply to the summed gradient.
   double gradient_scale = 1;
   double gradient_limit = std::numeric_limits<double>::infinity();
 };
@@ -63,8 +63,8 @@ void AdagradRows(const RowAdagradOptions& options, int64_t step, const RowBatch<
 void AdagradRows(const RowAdagradOptions& options, int64_t step, const RowBatch<double>& rows,
                  double* sum);
 
-// Row-wise Adagrad, as in FBGEMM and TorchRec: the same with one s per row, where s <- s + the mean
-// of g^2 over the row.
+// Row-wise Adagrad, as in FBGEMM and TorchRec: as Adagrad, with one s per row, to which the mean of
+// g^2 over the row is added.
 void RowwiseAdagradRows(const RowAdagradOptions& options, int64_t step, const RowBatch<float>& rows,
                         float* sum);
 void RowwiseAdagradRows(const RowAdagradOptions& options, int64_t step,
