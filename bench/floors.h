@@ -1,15 +1,15 @@
 #pragma once
 
-// Memory floors: the time that one core needs to stream arrays of floats and nothing else. They are
-// plain loops, compiled for every instruction set that Highway knows and chosen at run time, like
-// the kernels.
+// Memory floors: the time that one core needs to stream arrays of floats and nothing else. Each is
+// a plain loop, compiled for every instruction set that Highway knows and chosen at run time, as
+// kernels are.
 
 #include <cstddef>
 
 namespace psd::bench {
 
-// Memory for floors. It is mapped in huge pages if the system allows them, and touched beforehand,
-// so that no floor pays for page faults.
+// Memory for floors. It is mapped in huge pages if the system allows them, and its pages are
+// touched beforehand, so that no floor pays for page faults.
 class MappedFloats {
  public:
   explicit MappedFloats(size_t size);
@@ -39,7 +39,7 @@ void UpdateR2W1(const float* a, const float* b, float* next, size_t size);      
 void UpdateR3W2(const float* a, const float* b, float* c, float* next, size_t size);  // Adagrad …
 void UpdateR4W3(const float* a, const float* b, float* c, float* d, float* next,
                 size_t size);  // Adam …
-// The trainer's own math of a train step, fused: the sum of p * c, and g = 0.5 * c.
+// The trainer's own math of a train step, fused: returns the sum of p * c, and sets g = 0.5 * c.
 float StepMath(const float* p, const float* c, float* g, size_t size);
 
 // Keeps a result from being optimised away.

@@ -1,6 +1,6 @@
 #pragma once
 
-// A job for a case: one owner, which is a psd daemon, and this process as its trainer.
+// Starts a job for a case: one owner, which is a psd daemon, and this process as its trainer.
 
 #include <functional>
 #include <memory>

@@ -1,7 +1,7 @@
 #pragma once
 
-// A child process with pipes to its standard input and output. It ends with this object, and it
-// ends with this process, however this process ends.
+// A child process with pipes to its standard input and output. It ends when this object is
+// destroyed, and when this process ends in any way.
 
 #include <sys/types.h>
 

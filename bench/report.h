@@ -18,7 +18,8 @@ struct Row {
   std::optional<double> speedup;     // the peer's time / psd's; psd is faster if it is above 1
   std::optional<double> floor;       // the floor's median, in `unit`
   std::optional<double> efficiency;  // the floor's time / psd's; psd is at the limit if it is 1
-  std::optional<double> spread;      // of the speedup if there is one, else of the efficiency
+  // Spread of the speedup if there is one, otherwise of the efficiency.
+  std::optional<double> spread;
 };
 
 // Returns {"case": "call_empty", "carrier": "grpc", …}. Absent numbers are null.

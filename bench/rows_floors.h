@@ -17,7 +17,7 @@ inline constexpr size_t kTableIds = 32'768;
 // [10, 100), and so on. The ids are the same every time.
 std::vector<int64_t> SkewedIds();
 
-// out[i] = table[ids[i]].
+// Sets out[i] to table[ids[i]].
 void RowsRead(const float* table, const std::vector<int64_t>& ids, float* out);
 // Adds the square of g[i] to the accumulator of row ids[i], and moves the row.
 void RowsUpdate(float* table, float* sums, const std::vector<int64_t>& ids, const float* g);

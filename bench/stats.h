@@ -6,7 +6,7 @@
 
 namespace psd::bench {
 
-// Returns the value such that `fraction` of `values` are at most this value; for 0.5 the median.
+// Returns the value that `fraction` of `values` do not exceed; for 0.5 this is the median.
 // Requires: values is not empty; 0 <= fraction <= 1.
 double Quantile(std::vector<double> values, double fraction);
 

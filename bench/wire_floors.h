@@ -51,8 +51,8 @@ class TcpFloor {
   // Asks for `bytes`, receives them into the same memory each time and reads them once.
   // Requires: bytes <= max_bytes; a multiple of 64.
   absl::Status Pull(size_t bytes);
-  // The same in parts: Ask asks for bytes, and Receive receives the next of them into memory of the
-  // caller.
+  // The same in parts: Ask asks for bytes, and Receive receives the next of these bytes into the
+  // caller's memory.
   absl::Status Ask(size_t bytes);
   absl::Status Receive(std::byte* to, size_t bytes);
 

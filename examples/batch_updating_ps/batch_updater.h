@@ -16,7 +16,7 @@ namespace psd::examples {
 // Thread-safe. A trainer's call waits, without holding a thread, until its batch is complete.
 class BatchUpdater {
  public:
-  // `model`: f32 tensors. Requires: trainers >= 1.
+  // `model` has f32 tensors. Requires: trainers >= 1.
   BatchUpdater(std::vector<Tensor> model, int trainers, double lr);
 
   // Returns the present model.

@@ -6,7 +6,7 @@ namespace psd::examples {
 
 // Returns the functions that this daemon offers:
 //   standardize(x) -> x with mean 0 and deviation 1
-//   standardize_from(rref) -> a reference to the same of a tensor on any owner, kept here
+//   standardize_from(rref) -> a reference to the result for a tensor on any owner, kept here
 //   replay_buffer.new(capacity) -> a ReplayBuffer; call it by Remote, which leaves it on this owner
 //   replay_buffer.append(rref, sample) -> size
 //   replay_buffer.sample(rref, count, seed) -> samples

@@ -19,8 +19,8 @@ class ReplayBuffer : public Object {
   explicit ReplayBuffer(int64_t capacity) : capacity_(static_cast<size_t>(capacity)) {}
   std::string TypeName() const override { return "replay_buffer"; }
 
-  // Adds a sample. Returns the number of samples that it now holds. Errors: INVALID_ARGUMENT for a
-  // tensor that is no sample.
+  // Adds a sample. Returns the number of samples that the buffer then holds. Errors:
+  // INVALID_ARGUMENT for a tensor that is not a sample.
   absl::StatusOr<int64_t> Append(const Tensor& sample) PSD_EXCLUDES(mutex_);
 
   // Returns `count` samples drawn with replacement, as [count, length]. The same seed and contents
@@ -28,8 +28,8 @@ class ReplayBuffer : public Object {
   // Errors: FAILED_PRECONDITION while it is empty; INVALID_ARGUMENT for a count below 1.
   absl::StatusOr<Tensor> Sample(int64_t count, int64_t seed) const PSD_EXCLUDES(mutex_);
 
-  // The future is set to the number of samples once the buffer holds at least `count`. No thread
-  // waits meanwhile.
+  // Returns a future that is set to the number of samples once the buffer holds at least `count`.
+  // No thread waits meanwhile.
   Future<Values> WhenFilled(int64_t count) PSD_EXCLUDES(mutex_);
 
  private:

@@ -31,8 +31,8 @@ std::string ProgressForPrograms(const ProgressReport& report);
 // Counts steps. Thread-compatible. The caller passes the times.
 class ProgressMeter {
  public:
-  // `limit`: the longest time of training; InfiniteDuration for no limit.
-  // Requires: epochs and steps_per_epoch are positive.
+  // `limit` is the longest time of training; InfiniteDuration means no limit. Requires: epochs and
+  // steps_per_epoch are positive.
   ProgressMeter(int epochs, int64_t steps_per_epoch, absl::Duration limit, absl::Time start,
                 std::string unit = "images");
 

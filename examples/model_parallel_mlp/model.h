@@ -1,7 +1,7 @@
 #pragma once
 
 // A perceptron of two layers, each on its own owner. Parameters do not move: activations go from
-// owner to owner through the trainer, and gradients take the same way back.
+// owner to owner through the trainer, and gradients go back the same way.
 
 #include <cstdint>
 #include <memory>
@@ -38,7 +38,7 @@ class ModelParallelMlp {
   std::vector<RRef> parameters() const;
 
  private:
-  // y = x * weight^T + bias, computed on the owner of weight and bias.
+  // Computes y = x * weight^T + bias on the owner of weight and bias.
   struct Layer {
     std::string owner;
     RRef weight;

@@ -11,7 +11,7 @@
 namespace psd::examples {
 namespace {
 
-// Returns the same seed on every machine, unlike std::hash.
+// Returns a seed that is the same on every machine, unlike std::hash.
 uint64_t SeedOf(uint64_t seed, const std::string& observer) {
   for (char letter : observer) seed = (seed ^ static_cast<unsigned char>(letter)) * 0x100000001b3;
   return seed;

@@ -1,6 +1,6 @@
 #pragma once
 
-// Reads the UCI Adult census data ("adult.data"), which tells which people earn more than 50,000
+// Reads the UCI Adult census data ("adult.data"), which says which people earn more than 50,000
 // dollars a year.
 //
 // A line is one person, with 15 columns between commas. Blanks around a column are ignored, and a
