@@ -1,4 +1,4 @@
-// One client floods an owner with calls, another trains and calls beside it.
+// One client floods an owner with calls, while another one trains and calls too.
 //
 //   bazel run -c opt //tests/attack:call_attack_test -- --rounds=100
 //
@@ -26,7 +26,8 @@ ABSL_FLAG(int, rounds, 1, "how often each attack is made");
 namespace psd::attack {
 namespace {
 
-// Not light (see call_service.cc), so it waits for a thread like all that users run, but short.
+// A short program that is not light (see call_service.cc), so it waits for a thread like all work
+// of users.
 Function Small() {
   ProgramBuilder builder;
   ProgramBuilder::Ref sum = builder.Input();
@@ -34,7 +35,7 @@ Function Small() {
   return Function(Must(builder.Build({sum})));
 }
 
-// Some hundred million multiplications.
+// A program of some hundred million multiplications.
 Function Heavy() {
   ProgramBuilder builder;
   ProgramBuilder::Ref product = builder.Input();
@@ -46,7 +47,7 @@ Variable ZerosOf(Shape shape) {
   return Variable(Must(Tensor::Zeros(std::move(shape), DType::kF32)));
 }
 
-// Calls of one client, of which so many are under way at any time.
+// The calls of one client, which keeps a given number of them under way.
 class Flood {
  public:
   Flood(Worker& client, std::string owner, Function function, Variable argument)
@@ -55,7 +56,7 @@ class Flood {
         function_(std::move(function)),
         argument_(std::move(argument)) {}
 
-  // Begins `count` calls. Each must end well, or be refused because the queue of its session is
+  // Begins `count` calls. Each must succeed, or be refused because the queue of its session is
   // full.
   void Begin(int count) {
     for (int i = 0; i < count; ++i) {
@@ -68,7 +69,7 @@ class Flood {
       });
     }
   }
-  // Begins one for each that has ended.
+  // Begins a call for each one that has ended.
   void KeepUp(int count) { Begin(count - static_cast<int>(calls_.size()) + ended_); }
   int ended() const { return ended_; }
   void AwaitAll() {
@@ -105,8 +106,8 @@ class CallAttackTest : public testing::Test {
   crash::Training training_ = Must(crash::Training::Create(*honest_, {owner()}, 1024));
 };
 
-// All of the time 64 heavy calls are there. Before one of the honest client begins, every thread
-// may take one heavy call more; a few more may end while its answer travels.
+// 64 heavy calls are outstanding all the time. Before a call of the honest client begins, every
+// thread may take one more heavy call; a few more may end while its answer travels.
 TEST_F(CallAttackTest, SixtyFourHeavyCallsLetOthersThrough) {
   constexpr int kHeavy = 64, kHonest = 5, kPassed = 16;
   for (int round = 0; round < absl::GetFlag(FLAGS_rounds); ++round) {

@@ -1,5 +1,5 @@
-// Peers that begin saves and loads of large values and finish none of them, while another client
-// trains. The flags are those of memory_attack_test.
+// Peers begin saves and loads of large values and finish none of them, while another client trains.
+// The flags are those of memory_attack_test.
 
 #include <memory>
 #include <vector>
@@ -22,10 +22,10 @@ namespace {
 class CheckpointAttackTest : public MemoryAttackTest {
  protected:
   static constexpr int kAttackers = 14;
-  static constexpr int kTransfers = 2 * services::TransferTable::kPerSession;  // of each attacker
+  static constexpr int kTransfers = 2 * services::TransferTable::kPerSession;  // for each attacker
   static constexpr int64_t kRows = 1024, kMebibytes = 32, kWidth = kMebibytes << 8;
 
-  // Makes the attack with what `begin` begins for a worker: a transfer of kMebibytes.
+  // Makes the attack. `begin` begins one transfer of kMebibytes for a worker.
   template <typename Begin>
   void BeginTransfers(const Begin& begin) {
     std::vector<std::unique_ptr<Worker>> attackers;

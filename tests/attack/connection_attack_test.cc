@@ -1,4 +1,4 @@
-// Peers that take connections of an owner and never call anything on them.
+// Peers open connections to an owner and never call anything on them.
 //
 //   bazel run -c opt //tests/attack:connection_attack_test -- --rounds=10
 //
@@ -42,7 +42,7 @@ void Step(crash::Training& training) {
   EXPECT_TRUE(stepped.ok()) << stepped;
 }
 
-// A connection that says `words` and nothing more.
+// A connection that sends `words` and nothing more.
 class SilentConnection {
  public:
   SilentConnection(int port, const std::string& words) {
@@ -51,7 +51,8 @@ class SilentConnection {
     address.sin_port = htons(static_cast<uint16_t>(port));
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     EXPECT_EQ(connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-    send(fd_, words.data(), words.size(), MSG_NOSIGNAL);  // it may have been ended already
+    // The owner may have ended the connection already.
+    send(fd_, words.data(), words.size(), MSG_NOSIGNAL);
   }
   ~SilentConnection() { close(fd_); }
   SilentConnection(const SilentConnection&) = delete;
@@ -67,7 +68,7 @@ class SilentConnection {
   const int fd_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 };
 
-// Nothing; the beginning of a handshake of HTTP/2; all of it.
+// Returns nothing, the beginning of an HTTP/2 handshake, or all of it.
 std::string Words(int number) {
   const std::string preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
   if (number % 3 == 0) return "";
@@ -102,8 +103,8 @@ TEST(ConnectionAttack, ConnectionsThatNeverCallLetOthersIn) {
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
   absl::ParseCommandLine(argc, argv);
-  // For this process, with its side of the connections, and for the owners that it starts, which
-  // have fewer for connections than come.
+  // The limit applies to this process, with its side of the connections, and to the owners that it
+  // starts, which have fewer descriptors for connections than connections come.
   const rlimit descriptors = {400, 400};
   if (setrlimit(RLIMIT_NOFILE, &descriptors) != 0) return 1;
   return RUN_ALL_TESTS();

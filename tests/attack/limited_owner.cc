@@ -15,7 +15,7 @@
 namespace psd::attack {
 namespace {
 
-// The parents below which a group can be made, and the files that hold their limits.
+// The parents below which a group can be made, and the files that contain their limits.
 struct Hierarchy {
   const char* parent;
   const char* limit_file;
@@ -55,7 +55,7 @@ MemoryGroup::MemoryGroup(size_t limit_bytes) {
 }
 
 MemoryGroup::~MemoryGroup() {
-  // The kernel refuses as long as it takes the last process of the group apart.
+  // The kernel refuses this while it is still cleaning up the last process of the group.
   if (!folder_.empty()) crash::Eventually([this] { return rmdir(folder_.c_str()) == 0; });
 }
 

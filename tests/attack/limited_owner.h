@@ -1,6 +1,6 @@
 #pragma once
 
-// A daemon with a memory budget, in a container limit of the budget divided by 0.8.
+// A daemon with a memory budget, in a container whose limit is the budget divided by 0.8.
 
 #include <sys/types.h>
 
@@ -13,8 +13,8 @@
 
 namespace psd::attack {
 
-// A control group with a memory limit, of version 1 or 2. Where this process may not make one, the
-// group is empty: nothing enforces the limit then.
+// A control group with a memory limit, of version 1 or 2. If this process may not make one, the
+// group is empty, and nothing enforces the limit.
 class MemoryGroup {
  public:
   explicit MemoryGroup(size_t limit_bytes);
@@ -23,7 +23,7 @@ class MemoryGroup {
   MemoryGroup& operator=(const MemoryGroup&) = delete;
 
   bool enforced() const { return !folder_.empty(); }
-  // A command that starts the program and arguments behind it in this group. Empty if there is no
+  // A command that starts a given program in this group. Empty if there is no group.
   // group.
   std::vector<std::string> Runner() const;
 
@@ -41,7 +41,7 @@ class LimitedOwner {
   bool enforced() const { return group_.enforced(); }
   bool Runs();
 
-  // The resident memory of the daemon, in bytes: now, and the most that it ever was.
+  // The resident memory of the daemon, in bytes: the present value, and the highest so far.
   size_t Resident() const { return StatusField("VmRSS:"); }
   size_t MostResident() const { return StatusField("VmHWM:"); }
 

@@ -1,7 +1,8 @@
 #pragma once
 
 // Attacks on the memory of an owner, while another client trains. The program's flags say how often
-// each is made (--rounds) and how many small things one makes that consists of them (--small).
+// each attack is made (--rounds), and how many small objects it makes if it consists of small
+// objects (--small).
 
 #include <grpcpp/support/status.h>
 
@@ -32,8 +33,8 @@ namespace psd::attack {
 
 inline constexpr size_t kMiB = size_t{1} << 20;
 inline constexpr size_t kBudget = 256 * kMiB;
-// What an owner may keep once an attack is over: a sixteenth of the budget in blocks for reuse, a
-// thirty-second in malloc, and as much again that its heap has scattered.
+// The memory that an owner may keep once an attack is over: a sixteenth of the budget in blocks for
+// reuse, a thirty-second in malloc, and as much again in the fragments of its heap.
 inline constexpr size_t kKept = kBudget / 16 * 3;
 
 // The answers to an attacker's calls.
@@ -97,7 +98,8 @@ class MemoryAttackTest : public testing::Test {
  protected:
   using Attack = std::function<Answers()>;
 
-  // Makes the attack in rounds. `attack` returns what it asked for, while what it holds is held.
+  // Makes the attack in rounds. `attack` returns the answers to its calls. What it holds on the
+  // owner stays until `let_go` is called.
   void Repeat(
       const Attack& attack, const std::function<void()>& let_go = [] {}) {
     honest_.AwaitSteps(3);
@@ -113,7 +115,7 @@ class MemoryAttackTest : public testing::Test {
       let_go();
       honest_.AwaitSteps(3);
       EXPECT_TRUE(owner_.Runs()) << "the daemon was killed";
-      // Enforced, the limit does not count pages of files, which are resident too.
+      // If the limit is enforced, it does not count pages of files, which are resident too.
       if (!owner_.enforced()) {
         EXPECT_LE(owner_.MostResident(), owner_.limit_bytes());
       }

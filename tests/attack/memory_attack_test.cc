@@ -1,9 +1,8 @@
-// Peers that make an owner hold ten times its container limit and more, while another client
-// trains.
+// Peers make an owner hold ten times its container limit and more, while another client trains.
 //
 //   bazel run -c opt //tests/attack:memory_attack_test -- --rounds=100 --small=2000000
 //
-// repeats each attack, makes that many small things in those that consist of small things, and
+// repeats each attack, makes that many small objects in attacks that consist of small objects, and
 // prints a line about every round; --gtest_filter chooses one.
 
 #include <atomic>
@@ -269,7 +268,7 @@ TEST_F(MemoryAttackTest, ManyContexts) {
 
 // ---------------------------------------------------------------- programs
 
-// Zeros of so many elements, all of which are there before the first is used.
+// A program whose results are that many zeros, all of which exist before the first is used.
 Function Results(int64_t elements, int results) {
   ProgramBuilder builder;
   std::vector<ProgramBuilder::Ref> all;
@@ -347,7 +346,7 @@ TEST_F(MemoryAttackTest, AnswersThatAreNeverAcknowledged) {
   network->Shutdown();
 }
 
-// ---------------------------------------------------------------- small things
+// ---------------------------------------------------------------- small objects
 
 TEST_F(MemoryAttackTest, ManyTinyValues) {
   const int count = absl::GetFlag(FLAGS_small);

@@ -1,5 +1,4 @@
-// Messages of few bytes that would take many times as many in memory, and answers that nobody
-// reads.
+// Messages of few bytes that would take many times as much memory, and answers that nobody reads.
 //
 //   bazel run -c opt //tests/attack:parse_attack_test -- --rounds=100
 
@@ -44,7 +43,7 @@ TEST_F(ParseAttackTest, RequestsOfManyEmptyNames) {
   });
 }
 
-// A megabyte that would be a gigabyte once it is decompressed.
+// Sends a megabyte that would become a gigabyte if it were decompressed.
 TEST_F(ParseAttackTest, CompressedRequests) {
   constexpr int kCalls = 16;
   constexpr size_t kBytes = 200 * kMiB;
@@ -59,7 +58,8 @@ TEST_F(ParseAttackTest, CompressedRequests) {
       context.set_compression_algorithm(GRPC_COMPRESS_GZIP);
       v1::PullReply reply;
       const grpc::Status status = client.stub().Pull(&context, request, &reply);
-      // UNIMPLEMENTED, or UNAVAILABLE if the answer comes while the request is still being sent.
+      // The code is UNIMPLEMENTED, or UNAVAILABLE if the answer comes while the request is still
+      // being sent.
       EXPECT_FALSE(status.ok());
       answers.refused += !status.ok();
     }
@@ -67,7 +67,7 @@ TEST_F(ParseAttackTest, CompressedRequests) {
   });
 }
 
-// A header that breaks the protocol is parsed before that is seen.
+// A header is parsed before it is found to break the protocol.
 TEST_F(ParseAttackTest, HeadersOfManyEmptyAttachments) {
   constexpr int kSessions = 8;
   constexpr size_t kAttachments = 3'000'000;
@@ -126,7 +126,8 @@ TEST_F(ParseAttackTest, ListsOfReadersThatDoNotRead) {
       });
 }
 
-// Programs that nobody has sent before, and that wait for a thread because they are not light.
+// Sends programs that the owner does not know and that wait for a thread because they are not
+// light.
 TEST_F(ParseAttackTest, DistinctProgramsThatWait) {
   constexpr int kCalls = 1500, kInstructions = 9'000, kElements = 1'000;
   const auto network = Must(carrier::NewGrpcCarrier({}));

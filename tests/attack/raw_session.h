@@ -1,6 +1,7 @@
 #pragma once
 
-// A worker's session that is held by hand: it sends what it is told to, and acknowledges nothing.
+// A worker's session that a test controls directly: it sends what it is told to, and acknowledges
+// nothing.
 
 #include <memory>
 #include <string>

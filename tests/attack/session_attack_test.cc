@@ -1,5 +1,5 @@
-// Hosts that open more sessions than they need, of workers or of clients of the unary service,
-// while others come.
+// Hosts open more sessions than they need, of workers or of clients of the unary service, while
+// other clients come.
 //
 //   bazel run -c opt //tests/attack:session_attack_test -- --rounds=6 --places=65536
 //
@@ -44,7 +44,7 @@ ABSL_FLAG(int, places, 64, "sessions of workers for which the owner has room; a 
 namespace psd::attack {
 namespace {
 
-// Nobody is let in because others have gone.
+// The lease is long, so that nobody gets a place because other sessions have ended.
 constexpr absl::Duration kLease = absl::Hours(1);
 
 int PortOf(const std::string& address) {
@@ -53,14 +53,14 @@ int PortOf(const std::string& address) {
   return port;
 }
 
-// A host of its own, each at another address of the loopback. Confined to one thread.
+// A separate host. Each has another address of the loopback interface. Confined to one thread.
 class Host {
  public:
   Host(int number, const std::string& owner)
       : owner_port_(PortOf(owner)),
         own_address_(absl::StrCat("127.0.", number / 250, ".", 2 + number % 250)) {}
 
-  // Where the owner is reached from it, for one more connection.
+  // Returns an address at which this host reaches the owner for one more connection.
   std::string RouteForOneConnection() {
     constexpr int kPerRoute = 64;  // a route has threads for each connection that it ever had
     if (connections_++ % kPerRoute == 0) {
@@ -85,12 +85,12 @@ class Host {
   std::unique_ptr<v1::ParameterService::Stub> stub_;
 };
 
-// Opens a session. Errors: the owner's.
+// Opens a session. Returns the owner's errors.
 using OpenSession = std::function<absl::Status(Host& from)>;
 
-// In each round a host opens sessions until it is refused, and then newcomers open one each.
+// In each round a host opens sessions until it is refused, and then each newcomer opens one.
 void Attack(const std::string& owner, int places, const OpenSession& open) {
-  constexpr int kNewcomers = 5, kMostRounds = 6;  // then few places are left
+  constexpr int kNewcomers = 5, kMostRounds = 6;  // after these rounds few places are left
   int hosts = 0;
   const int rounds = std::min(absl::GetFlag(FLAGS_rounds), kMostRounds);
   for (int round = 0; round < rounds; ++round) {
@@ -113,7 +113,7 @@ void Attack(const std::string& owner, int places, const OpenSession& open) {
   }
 }
 
-// The owner's part of workers' sessions, with as many places as the flag says.
+// The part of an owner that has the sessions of workers, with as many places as the flag says.
 class SmallOwner {
  public:
   explicit SmallOwner(int places) {
@@ -135,7 +135,7 @@ class SmallOwner {
   std::string address_;
 };
 
-// A link on which a worker greets. Its session outlives it.
+// A link on which a worker greets. The worker's session outlives the link.
 class Greeting : public carrier::LinkHandler {
  public:
   // OK once the peer has opened a session.

@@ -1,4 +1,4 @@
-// Distributed autograd through the public face: whole workers, real connections, many threads.
+// Distributed autograd through the public API: whole workers, real connections, many threads.
 
 #include <algorithm>
 #include <memory>

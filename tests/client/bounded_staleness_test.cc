@@ -1,4 +1,5 @@
-// Optimizers of bounded staleness: gradients that are too old are refused, or the steps of trainers
+// Optimizers with bounded staleness: gradients that are too old are refused, or the steps of
+// trainers that are ahead wait.
 // that are ahead wait.
 
 #include <future>
@@ -58,8 +59,8 @@ TEST_F(ModesTest, PacedTrainersNeverApplyWhatIsTooOld) {
   EXPECT_THAT(status.optimizers(0).spec(), HasSubstr("bounded_staleness(1, wait)"));
 }
 
-// With a bound of 0 not all three trainers can be served, so the order of their steps matters. If
-// each of the two owners chose its own order, they would wait for each other.
+// With a bound of 0 only some of the three trainers can be served, so the order of their steps
+// matters. If each of the two owners chose its own order, they would wait for each other.
 TEST_F(ModesTest, PacedTrainersOfSeveralOwnersGoInOneOrder) {
   OptimizerSettings settings;
   settings.mode = UpdateMode::BoundedStaleness(0, UpdateMode::WhenStale::kWait);

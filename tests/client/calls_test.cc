@@ -1,4 +1,4 @@
-// Calls through the public face: modes, errors, asynchronous functions, chains, values.
+// Calls through the public API: modes, errors, asynchronous functions, chains, values.
 
 #include "client/calls.h"
 
@@ -535,7 +535,7 @@ TEST_F(CallsTest, RPC_49_RPC_50_ArgumentsArePassedByValueAndSafeAtOnce) {
       Values arguments{Value::OfList({1, Tensor::Of<float>({2}, {1, 2})})};
       call = trainer_->RpcAsync(callee, Named("echo"), arguments);
       arguments[0] = Value::OfList({});
-    }  // the caller keeps nothing
+    }  // the caller keeps no reference
     Values back = Must(call.Wait());
     EXPECT_THAT(Elements(back[0].AsList()->at(1).As<Variable>()->tensor()), ElementsAre(1, 2));
   }

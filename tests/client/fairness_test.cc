@@ -64,7 +64,7 @@ class FairnessTest : public ::testing::Test {
   }
 
   std::atomic<int> holding_{0};
-  std::atomic<int> released_{0};  // so many of the calls that hold a thread may return
+  std::atomic<int> released_{0};  // the number of calls that may return and give back their thread
   Mutex mutex_;
   std::vector<std::string> served_ PSD_GUARDED_BY(mutex_);
   TestOwner owner_{"owner", Options()};
@@ -87,7 +87,7 @@ TEST_F(FairnessTest, AFewCallsOfOthersStartBeforeAnHonestClients) {
   WaitUntilQueued(room);
   Future<Values> honest = Start(*honest_, "note");
   WaitUntilQueued(room + 1);
-  Release(1);  // with one thread, calls note in the order in which they began
+  Release(1);  // with a single thread, calls are noted in the order in which they began
   EXPECT_TRUE(honest.Wait().ok());
   Release();
   for (const Future<Values>& call : flood) {

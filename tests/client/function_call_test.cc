@@ -21,7 +21,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// The call of "leave_open", which the test looks at after the function has returned.
+// The call of "leave_open", which the test checks after the function has returned.
 struct OpenCall {
   Mutex mutex;  // leaf
   std::optional<FunctionCall> call PSD_GUARDED_BY(mutex);
@@ -97,7 +97,7 @@ TEST_F(FunctionCallTest, ARequestEndsWithTheTimeOfTheCallThatMadeIt) {
   EXPECT_EQ(trainer_->RpcSync("owner0", Named("wait_for_park"), {}, hurried).status().code(),
             absl::StatusCode::kDeadlineExceeded);
   while (offer_.parking->size() > 0) offer_.parking->Take().Set(Values{});
-  // The time of a call that has ended is not given to later requests either.
+  // Later requests of a call that has ended do not get more time either.
   ASSERT_TRUE(trainer_->RpcSync("owner0", Named("leave_open"), {}, hurried).ok());
   const FunctionCall call = open_->Copy();
   EXPECT_EQ(call.caller().name, "trainer0");

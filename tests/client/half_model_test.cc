@@ -1,5 +1,5 @@
-// One owner has lost its part of a model. Creating, stepping and saving the optimizer notice it,
-// and the model can be made whole again.
+// One owner has lost its part of a model. Creating, stepping and saving the optimizer notice this,
+// and the model can be completed again.
 
 #include <memory>
 #include <string>
@@ -498,7 +498,7 @@ TEST_F(HalfModel, ALoadThatStoppedAtItsEndIsNotBegunAfreshOver) {
   EXPECT_TRUE(Step(*trainer, *optimizer).status().ok());
 }
 
-// The second one takes the parts over, whatever the first one has left to do.
+// The second load takes the parts over, whatever the first one has left to do.
 TEST_F(HalfModel, OfTwoLoadsAtOnceOnlyTheLastBeginsALife) {
   Train(3);
   auto trainer = Attach(), other = Attach("other");

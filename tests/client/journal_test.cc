@@ -1,4 +1,4 @@
-// The journal of an owner that trainers create on, assign to, step, save, load and drop.
+// The journal of an owner on which trainers create, assign, step, save, load and drop.
 
 #include "core/change/journal.h"
 
@@ -47,7 +47,7 @@ class JournalTrainer {
     table_ = Must(worker_->GetOrCreate("owner", "table", Uniform({kRows, kWidth}, -1, 1, 7), rows));
     Join();
   }
-  // Trainers join again after a load, which begins other lives of the optimizers.
+  // Trainers join again after a load, because it begins new lives of the optimizers.
   void Join() {
     OptimizerSettings settings;
     mixed_ = Make("mixed", Adagrad{0.1}, {w_, table_}, settings);
@@ -170,7 +170,7 @@ TEST(JournalTest, WhatTrainersDoIsDescribed) {
   EXPECT_GE(journal->count<change::CreateValue>(), 100u);
   EXPECT_GE(journal->count<change::DropName>(), 70u);
   EXPECT_GE(journal->count<change::AssignValue>(), 100u);
-  EXPECT_GE(journal->count<change::CreateOptimizer>(), 100u);  // private ones most of all
+  EXPECT_GE(journal->count<change::CreateOptimizer>(), 100u);  // mostly private ones
   EXPECT_GE(journal->count<change::LoadValue>(), 3u);
   EXPECT_GE(journal->count<optim::StepChange>(), 400u);
   EXPECT_GE(journal->count<optim::OptionsChange>(), 100u);

@@ -1,4 +1,4 @@
-// Optimizers that are created while something else happens to what they need.
+// Optimizers that are created while other changes happen to the values and names that they need.
 
 #include <future>
 #include <memory>
@@ -44,8 +44,8 @@ TEST_F(OptimizerCreation, OneOverAValueThatCannotBeMadeFailsWithItsError) {
   EXPECT_EQ(created.status().code(), absl::StatusCode::kOutOfRange) << created.status();
 }
 
-// The trainer waits for another's creation of the name, and whoever hears of its end first drops
-// the name.
+// The trainer waits for another trainer's creation of the name. The one that is first told of its
+// end drops the name.
 TEST_F(OptimizerCreation, OneThatIsDroppedMeanwhileIsMadeAgain) {
   worker::Runtime& owner = owner0_.runtime();
   const RRef w = MakeParameter(*trainer_, "owner0", "w", Tensor::Of<float>({2}, {1, 1}));
@@ -68,7 +68,7 @@ TEST_F(OptimizerCreation, OneThatIsDroppedMeanwhileIsMadeAgain) {
   auto created = std::async(std::launch::async, [&] {
     return DistributedOptimizer::Create(*trainer_, "main", Sgd{1}, {w});
   });
-  absl::SleepFor(absl::Milliseconds(100));  // by then it waits for the creation
+  absl::SleepFor(absl::Milliseconds(100));  // by then the trainer waits for the creation
   may_end.set_value();
   const auto optimizer = created.get();
   EXPECT_TRUE(optimizer.ok()) << optimizer.status();

@@ -1,5 +1,5 @@
-// Steps that fail on some owners: what their errors say, what was applied, and what a second try
-// does.
+// Steps that fail on some owners: what their errors say, what was applied, and what a second
+// attempt does.
 
 #include <memory>
 #include <thread>

@@ -134,7 +134,7 @@ TEST(LeadTest, OptionsThatAFollowerRefusesAreTakenBackByWhoeverCreatesItNext) {
   EXPECT_TRUE(next->SetOptions(0, {{"lr", 0.25}}).ok());
 }
 
-// Its part was dropped and made anew before anything was stepped, so it counts from the beginning.
+// The lead's part was dropped and created again before any step, so it counts from the beginning.
 TEST(LeadTest, ALeadThatHasForgottenItsDecisionsIsReminded) {
   TestOwner lead("owner0"), follower("owner1");
   auto trainer = StartTrainer("trainer", {lead.address(), follower.address()});

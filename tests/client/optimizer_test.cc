@@ -1,5 +1,5 @@
-// DistributedOptimizer against owners in the same process: which parameters a step moves, by which
-// gradients.
+// DistributedOptimizer against owners in the same process: which parameters a step moves, and by
+// which gradients.
 
 #include <string>
 #include <utility>
@@ -91,7 +91,7 @@ TEST_F(OptimizerTest, ManySmallHalvesAreNotLostInOneContextOrInSeveral) {
   EXPECT_EQ(Must(ops::Cast(Must(alone.Gradient(half)), DType::kF32)).data<float>()[0], 512);
   ASSERT_TRUE(optimizer->Step(alone).ok());
   EXPECT_EQ(read(), -512);
-  // bf16 has 256 and 258, but nothing between: each context's sum is not rounded for itself.
+  // In bf16, 256 and 258 are neighbours: the sum of each context is not rounded separately.
   Must(trainer_->Assign(half, Must(Tensor::Zeros({1}, DType::kBF16))));
   const Context a = collect(257), b = collect(257), c = collect(257);
   const StepOutcome outcome = optimizer->StepDetailed({&a, &b, &c});

@@ -77,7 +77,8 @@ TEST_F(PlaceTest, TheLargestGoFirstAndOwnersHaveTheSameBytes) {
 }
 
 TEST_F(PlaceTest, WhatAnOwnerTakesCounts) {
-  // Adam's state and the second version make 40 elements that are stepped heavier than 100 frozen.
+  // With Adam's state and the second version, 40 elements that are stepped weigh more than 100
+  // frozen ones.
   const PlacedModel model = Must(
       Place(*worker_, {Spec("frozen", {100}, false), Spec("stepped", {40}), Spec("small", {20})},
             {}, With(Adam{}, /*cut_huge=*/false)));
@@ -150,7 +151,7 @@ Tensor Ids(const Shape& shape, const std::vector<int64_t>& ids) {
   return Tensor::Of<int64_t>(shape, ids);
 }
 
-// A table of 8 rows and width 2 over the owners, whose row i is (i, 10 i).
+// Makes a table of 8 rows and width 2 over the owners; its row i is (i, 10 i).
 PlacedModel MakeTable(Worker& worker, const std::string& name,
                       const std::vector<std::string>& owners) {
   PlaceOptions options;
@@ -266,7 +267,7 @@ TEST_F(PlaceTest, WhatMakesNoSenseIsRefused) {
   EXPECT_EQ(model.Assign(1, Tensor::Of<float>({2}, {1, 2})).code(), kInvalid);
 }
 
-// Without names, the owners are those that the registrar knows.
+// If no owners are named, those that the registrar knows are used.
 TEST(PlaceOnJob, TheOwnersOfTheJobAreTaken) {
   server::DaemonConfig config;
   config.name = "registrar";

@@ -54,7 +54,7 @@ TEST_F(ReferencesCreationTest, RREF_21_AFunctionStartsWhenItsReferencesAreCounte
       EXPECT_EQ(*about[0].As<std::string>(), owner);
       EXPECT_TRUE(*about[2].As<bool>()) << "confirmed before the function began";
       EXPECT_FALSE(rref.confirmed().IsReady()) << "the creator's own is, when it is made";
-      // Further, to one that waits for the value.
+      // A reference is passed on to a function that waits for the value.
       Future<Values> further = trainer_->RpcAsync("owner1", Named("call"), {other, "fetch", rref});
       Must(trainer_->RpcSync("owner1", Named("keep"), {rref}));
       EXPECT_FALSE(further.IsReady());
@@ -72,7 +72,7 @@ TEST_F(ReferencesCreationTest, RREF_21_AFunctionOnTheOwnerStartsToo) {
     Values about = Must(trainer_->RpcSync(owner, Named("about"), {slow}));
     EXPECT_TRUE(*about[1].As<bool>()) << "it is the owner's own there";
     Must(trainer_->RpcSync(owner, Named("keep"), {slow}));
-    // What needs the value waits for it, on a program's thread too.
+    // A function that needs the value waits for it, also on the thread of a program.
     Future<Values> fetched = trainer_->RpcAsync(owner, Named("fetch"), {slow});
     Future<Values> doubled = trainer_->RpcAsync(owner, Function::Operator("add", 2), {slow, slow});
     EXPECT_FALSE(fetched.IsReady() || doubled.IsReady() || slow.confirmed().IsReady());
@@ -104,7 +104,8 @@ TEST_F(ReferencesCreationTest, RREF_21_FunctionsThatHoldNoThreadKeepNoOtherFromS
 }
 
 TEST_F(ReferencesCreationTest, RREF_21_FunctionsThatWaitForAnArgumentLeaveThreadsToOthers) {
-  constexpr int kWaiting = 400;  // more than an owner has threads, those for waiting ones included
+  // More than the threads of an owner, including those for waiting functions.
+  constexpr int kWaiting = 400;
   {
     RRef slow = Must(trainer_->Remote("owner0", Named("park"), {}));
     std::vector<Future<Values>> waiting;
@@ -142,7 +143,7 @@ TEST_F(ReferencesCreationTest, RREF_23_AssignmentsAndGradientsOfWhatIsBeingMadeW
     parking_.Take().Set(made());
     EXPECT_TRUE(assigned.Wait().ok()) << assigned.Wait().status();
     EXPECT_TRUE(pushed.Wait().ok()) << pushed.Wait().status();
-    // No gradient has come for the next one, which is known once it is made.
+    // No gradient has come for the next value. This is known once it is made.
     RRef next = Must(trainer_->Remote(owner, Named("park"), {}));
     const auto asked = RuntimeOf(*trainer_).gradients().Fetch(context->id(), next, {});
     EXPECT_FALSE(asked.IsReady()) << owner;
@@ -165,7 +166,7 @@ TEST_F(ReferencesCreationTest, RREF_11_RREF_21_AnAnswerDoesNotWaitForWhatIsBeing
 }
 
 TEST_F(ReferencesCreationTest, RREF_11_RREF_23_AnAnswerWaitsWhereTheValueIsNeeded) {
-  // In a value's place, at its owner, and of the owner itself.
+  // The references are in a value's place, at its owner, and to a value of the owner itself.
   RRef kept = Must(trainer_->Remote("owner0", Named("begin"), {"owner1"}));
   Future<Values> home = trainer_->RpcAsync("owner1", Named("call"), {"owner0", "begin", "owner1"});
   Future<Values> own = trainer_->RpcAsync("owner0", Named("begin"), {"owner0"});

@@ -48,8 +48,8 @@ TEST_F(ReferencesFailuresTest, RREF_34_AFetchThatFailsReleasesWhatTheOtherOwners
 }
 
 TEST_F(ReferencesFailuresTest, AReferenceFromANameIsGoodWhoeverDropsTheNameMeanwhile) {
-  // One makes and uses a name again and again, another drops it: every reference that is given
-  // refers to a value that is there.
+  // One thread creates and uses a name again and again, while another one drops it. Every reference
+  // that is returned refers to an existing value.
   std::atomic<bool> done{false};
   auto other = Start("trainer1");
   std::thread drops([&] {
@@ -68,7 +68,7 @@ TEST_F(ReferencesFailuresTest, AReferenceFromANameIsGoodWhoeverDropsTheNameMeanw
 }
 
 TEST_F(ReferencesFailuresTest, RREF_21_RREF_26_ACreationThatNeverBeginsFailsWhoeverWouldPassItOn) {
-  // Its owner takes connections, and says nothing.
+  // Its owner accepts connections, and sends nothing.
   int port = 0;
   const int silent = carrier::ListenOnLoopback(&port);
   RuntimeOf(*trainer_).agent().AddPeer("silent", absl::StrCat("127.0.0.1:", port));

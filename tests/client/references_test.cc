@@ -1,4 +1,4 @@
-// References between three workers: owners, users and third ones pass them on and let them go.
+// References between three workers: owners, users and third workers pass them on and release them.
 
 #include <string>
 #include <thread>
@@ -63,7 +63,7 @@ TEST_F(ReferencesTest, RREF_08_RREF_13_RREF_15_ReferencesToTheirOwner) {
   for (const Value& sum : InAllModes("owner0", "fetch_both", {a, b})) EXPECT_EQ(IntOf(sum), 7);
   Values about = Must(trainer_->RpcSync("owner0", Named("about"), {a}));
   EXPECT_EQ(*about[4].As<std::string>(), a.value_id().ToString());
-  // The result of a mode goes when its release has come.
+  // The result of a mode is freed when its release has come.
   while (owner0_.runtime().rrefs().stats().owners > 2) std::this_thread::yield();
   EXPECT_EQ(owner0_.runtime().rrefs().stats().forks, 2u);
   a = b = RRef();
@@ -91,7 +91,8 @@ TEST_F(ReferencesTest, RREF_10_AnOwnerPassesItsOwnToUsersInAllModes) {
 
 TEST_F(ReferencesTest, RREF_11_FunctionsReturnReferences) {
   {
-    // Its own, of the caller, of a third worker, a list of its own, one to a list of them.
+    // The references are: the function's own, the caller's, one of a third worker, a list of its
+    // own, and one to a list of references.
     RRef own = RRef::FromValue(Must(trainer_->RpcSync("owner0", Named("make"), {1}))[0]);
     EXPECT_EQ(Fetched(own), 1);
     RRef home =

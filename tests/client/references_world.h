@@ -44,7 +44,7 @@ class NumberLog : public store::Object {
   std::vector<int64_t> numbers_ PSD_GUARDED_BY(mutex_);
 };
 
-// References that functions have put away.
+// A place where functions keep references.
 struct Drawer {
   Mutex mutex;  // leaf
   std::vector<RRef> kept PSD_GUARDED_BY(mutex);
@@ -65,7 +65,7 @@ class ReferencesWorld : public FunctionWorld {
     return made;
   }
   int64_t Fetched(const RRef& rref) { return IntOf(Must(trainer_->ToHere({rref}))[0]); }
-  // Calls in each mode: by future, by reference to the result, and plainly.
+  // Makes the call in each mode: by future, by a reference to the result, and synchronously.
   std::vector<Value> InAllModes(const std::string& callee, const std::string& function,
                                 const Values& arguments) {
     Future<Values> call = trainer_->RpcAsync(callee, Named(function), arguments);
@@ -96,7 +96,7 @@ class ReferencesWorld : public FunctionWorld {
   const std::shared_ptr<Drawer> drawer_;  // shared with the functions
 
  private:
-  // What every worker offers beside the functions of FunctionWorld.
+  // Returns the functions that every worker offers beside those of FunctionWorld.
   static Offer Functions(const std::shared_ptr<Drawer>& drawer) {
     Offer offer;
     offer.more = [drawer, parking = offer.parking](FunctionRegistry& functions) {
@@ -151,7 +151,8 @@ class ReferencesWorld : public FunctionWorld {
       drawer->kept.push_back(RRef::FromValue(arguments[0]));
       return Values{};
     });
-    // Wraps its argument in a reference to the next worker and forwards that one, so many times.
+    // Wraps its argument in a reference and forwards that reference to the next worker, a given
+    // number of times.
     add("forward", [](const FunctionCall& call, Values arguments) -> Result {
       const int64_t left = IntOf(arguments[1]);
       if (left == 0) return FetchHere(call, RRef::FromValue(arguments[0]));

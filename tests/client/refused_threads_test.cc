@@ -1,5 +1,5 @@
-// The system refuses a worker one of its threads. Whichever thread it is, the start fails with an
-// error and no thread stays behind.
+// The system refuses a worker one of its threads. For each thread, the start fails with an error
+// and no thread stays behind.
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -35,8 +35,8 @@ void* RunCounted(void* start_pointer) {
   return result;
 }
 
-// Tells whether a std::thread starts this thread. All threads of psd are started so, and those of
-// gRPC are not.
+// Returns whether this thread is started by std::thread. This holds for all threads of psd, and for
+// none of gRPC's.
 bool IsOfPsd(void* (*run)(void*)) {
   Dl_info place = {};
   return dladdr(reinterpret_cast<void*>(run), &place) != 0 &&
@@ -95,8 +95,8 @@ int StartWithEverMoreThreads(const WorkerOptions& options) {
 }
 
 TEST(RefusedThreads, EachFailsTheStartOfATrainer) {
-  // Two for functions, two for steps, two for callbacks, two for timers, one for the network; and
-  // those that gRPC will start, for which there must be room.
+  // The threads are two for functions, two for steps, two for callbacks, two for timers, one for
+  // the network, and those that gRPC will start, for which there must be room.
   EXPECT_GE(StartWithEverMoreThreads(Options()), 9 + 7);
   EXPECT_EQ(alive, 0);
 }

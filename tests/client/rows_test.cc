@@ -1,4 +1,4 @@
-// Embedding tables through the public face: lookups, sparse gradients, steps.
+// Embedding tables through the public API: lookups, sparse gradients, steps.
 
 #include <atomic>
 #include <cmath>

@@ -13,7 +13,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// An owner's description of itself is checked.
+// The planner checks the description that an owner gives of itself.
 TEST(SavePlan, AnOwnerThatContradictsItself) {
   services::OwnerContents contents;
   services::HostedValue& w = contents.values.emplace_back();
@@ -39,7 +39,8 @@ TEST(SavePlan, AnOwnerThatContradictsItself) {
   EXPECT_TRUE(PlanOwner("owner0", contents, plan).ok());
 }
 
-// A part of the optimizer "main" over `parameter`, which scales losses, on one of two owners.
+// Returns the contents of one of two owners: a part of the optimizer "main" over `parameter`, with
+// loss scaling.
 services::OwnerContents PartOver(const std::string& parameter, double loss_scale) {
   services::OwnerContents contents;
   services::HostedValue& value = contents.values.emplace_back();

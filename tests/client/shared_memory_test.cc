@@ -1,4 +1,4 @@
-// Workers of one host use shared memory by themselves, and say when they do not, and why.
+// Workers of one host use shared memory by default, and say when and why they do not.
 
 #include <sys/resource.h>
 #include <unistd.h>
@@ -58,7 +58,7 @@ class SharedMemoryTest : public testing::Test {
     dialler_->runtime().agent().AddPeer("b", dialled_->address().address);
     Must(dialler_->runtime().agent().Connect("b", {}).Wait());
   }
-  // What a worker reports about the only other one.
+  // Returns what a worker reports about the only other worker.
   static v1::PeerState Report(TestOwner& worker) {
     const v1::WorkerStatus status = worker.runtime().status().Collect({});
     EXPECT_EQ(status.peers_size(), 1);

@@ -96,7 +96,7 @@ TEST_F(ModesTest, ARoundIsClippedByTheNormOfItsOwnGradients) {
   auto mine = Shared(*trainer_, settings), theirs = Shared(*other_, settings);
   StepOptions clip;
   clip.clip_norm = std::sqrt(50.0) / 2;
-  // The means are 3 and 4, two elements each.
+  // The means are 3 and 4, each in two elements.
   auto a = StepAsync(*trainer_, *mine, 6, 1, clip), b = StepAsync(*other_, *theirs, 0, 7, clip);
   StepOutcome outcome = a.get();
   ASSERT_TRUE(outcome.status().ok()) << outcome.status();
@@ -156,11 +156,11 @@ TEST_F(ModesTest, ClippingAfterAMemberHasDiedWaitsForNobody) {
   EXPECT_EQ(First(w_), 7);
 }
 
-// The hasty trainer's question to measure reaches the lead only, so the other one waits for it on
-// the follower until it gives the round up.
+// The hasty trainer's request to measure reaches only the lead. On the follower the other trainer
+// waits for it until it gives the round up.
 TEST(LeadTest, AMeasureThatIsCutOffOnOneOwnerLeavesNobodyInAnotherRound) {
   std::atomic<bool> cut{true};
-  std::string mark;  // the step's incarnation in the question to measure
+  std::string mark;  // the step's incarnation, as it is encoded in the request to measure
   testing::PickyRules rules;
   rules.loses = [&](const carrier::Message& message) {
     return cut && message.header.find("optimizer.prepare") != std::string::npos &&

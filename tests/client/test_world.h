@@ -43,10 +43,10 @@ class TestOwner {
   std::string address_;
 };
 
-// Holds a parameter's write claim: steps of it wait until it lets go.
+// Holds a parameter's write claim: steps of the parameter wait until this object is destroyed.
 class HeldParameter {
  public:
-  // Waits for those that claimed the parameter before.
+  // Waits for the earlier claims of the parameter.
   HeldParameter(TestOwner& owner, const RRef& parameter)
       : claims_(owner.runtime().store().write_claims()) {
     Promise<Unit> granted;

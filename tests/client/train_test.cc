@@ -1,4 +1,4 @@
-// Training through the public face gives the same gradients and steps as the same math in one
+// Training through the public API gives the same gradients and steps as the same math in one
 // process.
 
 #include <atomic>

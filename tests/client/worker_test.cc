@@ -1,4 +1,4 @@
-// The public face against owners in the same process: values, calls, errors.
+// The public API against owners in the same process: values, calls, errors.
 
 #include <thread>
 

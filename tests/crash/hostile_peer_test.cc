@@ -1,4 +1,4 @@
-// Sends bytes that no correct peer sends to the port of a daemon that serves another client.
+// Sends bytes that no correct peer sends to the port of a daemon that also serves an honest client.
 
 #include <grpcpp/create_channel.h>
 #include <grpcpp/generic/generic_stub.h>

@@ -28,7 +28,7 @@ namespace {
 constexpr char kTrainer[] = "trainer";
 const char* const kOwners[] = {"owner0", "owner1"};
 
-// The results that the trainer got for its steps, one from each owner.
+// The answers that the trainer got to its steps, one from each owner.
 struct Told {
   absl::Status steps[2] = {absl::UnknownError("not begun"), absl::UnknownError("not begun")};
 };
@@ -66,7 +66,7 @@ class Job {
         std::this_thread::yield();
       } else if (++messages == kill_at) {
         network_->Crash(victim);
-        // The test must not wait for calls of the victim, which still runs in this process.
+        // The test must not wait for calls of the victim, which is still running in this process.
         end = std::thread([&] { Of(victim).Shutdown(absl::ZeroDuration()); });
       }
     }

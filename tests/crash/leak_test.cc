@@ -29,8 +29,8 @@ TEST(LeakTest, TwentyTrainersAndADroppedModelLeaveNothing) {
     ASSERT_TRUE(training.Step().status().ok());
     RRef anonymous = Must(trainer->Remote("owner0", Function::Operator("neg", 1),
                                           {Variable(*Tensor::Full({kElements}, DType::kF32, 7))}));
-    // Some trainers shut down in order and others do not. Some of each kind wait for their last
-    // result before.
+    // Some trainers shut down in order and others do not. Some of each kind first wait for their
+    // last result.
     if (i % 3 == 0) {
       EXPECT_TRUE(trainer->ToHere({anonymous}).ok());
     }

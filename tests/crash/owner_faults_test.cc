@@ -130,7 +130,7 @@ TEST_F(OwnerFaultsTest, KilledDuringAStepThatTheOtherOwnerApplies) {
 
 // ---------------------------------------------------------------- killed at any moment
 
-// A trainer that trains until a call fails. Tells its current phase, and keeps the error.
+// A trainer that trains until a call fails. It records its current phase and the error.
 struct Caller {
   std::unique_ptr<Worker> worker;
   std::atomic<int> phase{-1};

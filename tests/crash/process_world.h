@@ -49,7 +49,7 @@ class Process {
   void Stop();
   void Continue();
   bool running() const { return pid_ > 0; }
-  // Its number; 0 once it was killed or terminated.
+  // The process id; 0 once it was killed or terminated.
   pid_t pid() const { return pid_; }
 
  private:
@@ -61,11 +61,11 @@ class Process {
 struct DaemonOptions {
   std::string name = "owner0";
   std::string listen = "127.0.0.1:0";
-  std::string registrar{};  // "name=address"; if empty, the daemon itself
+  std::string registrar{};  // "name=address"; if empty, the daemon is the registrar
   absl::Duration lease = absl::Seconds(10);
   std::string checkpoint_root{};      // empty: none
   std::string memory_budget = "0";    // as the daemon's flag
-  std::vector<std::string> runner{};  // a command that starts the command line behind it; or empty
+  std::vector<std::string> runner{};  // a command in front of the daemon's command line; or empty
 };
 
 // A psd daemon that is ready when the constructor returns.
@@ -74,11 +74,11 @@ class Daemon {
   explicit Daemon(DaemonOptions options = {});
 
   OwnerAddress address() const { return {options_.name, options_.listen}; }
-  // The value of DaemonOptions::registrar by which others use this daemon as their registrar.
+  // The value of DaemonOptions::registrar with which other daemons use this one as their registrar.
   std::string AsRegistrar() const { return options_.name + "=" + options_.listen; }
   Process& process() { return *process_; }
   const Process& process() const { return *process_; }
-  // Kills it, if it still runs, and starts it again under its name and address.
+  // Kills the daemon, if it is still running, and starts it again under its name and address.
   void Restart();
 
  private:

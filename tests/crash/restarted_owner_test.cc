@@ -1,5 +1,5 @@
-// After an owner was restarted, every use of an object of its former life is refused with an error
-// that names both lives. Such a use never reaches a new object of the same name.
+// After an owner was restarted, every use of an object of its former incarnation is refused with an
+// error that names both incarnations. Such a use never reaches a new object of the same name.
 
 #include <functional>
 #include <memory>
@@ -132,7 +132,7 @@ class RestartedOwnerTest : public ::testing::Test {
     const auto observer = Must(Worker::Start(TrainerOptions("observer", owners())));
     return Must(StatusOf(*observer, "owner1")).incarnation();
   }
-  // Assigns to the parameter that has the old name in the owner's new life.
+  // Assigns to the parameter that has the old name in the owner's new incarnation.
   void MakeAnew(Held& later) {
     EXPECT_TRUE(later.worker->Assign(later.w, Tensor::Of<float>({2}, {7, 7})).ok());
   }

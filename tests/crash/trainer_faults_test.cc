@@ -111,7 +111,7 @@ TEST_F(TrainerFaultsTest,
   ExpectAsInitially();
 }
 
-// ---------------------------------------------------------------- another one under its name
+// ---------------------------------------------------------------- replaced under its name
 
 TEST_F(TrainerFaultsTest, RestartedUnderItsNameItTakesOverAndNothingIsAppliedTwice) {
   uint64_t told = 0, unknown = 0;

@@ -1,5 +1,5 @@
-// Checks what a schema cannot check: the manifests agree with each other, and psd accepts their
-// configuration.
+// Checks what a schema cannot check: the manifests agree with each other, and psd accepts the
+// configuration in them.
 
 #include <gtest/gtest.h>
 #include <yaml-cpp/yaml.h>

@@ -12,16 +12,16 @@
 
 namespace psd::testing {
 
-// One memory file is mapped twice. Addresses are handed out in a mapping without access rights.
-// The device's copies and kernels translate them to the other mapping, which they may use. Freed
-// memory is poisoned. Work runs at once, on the calling thread.
+// One memory file is mapped twice. Addresses are handed out in a mapping without access rights. The
+// device's copies and kernels translate them to the other mapping, which they may use. Freed memory
+// is poisoned. Work runs at once, on the calling thread.
 //
-// Its kernels take f32 only: StridedCopy, Add, Mul, Neg, Relu, ReluGradient, Sum, GatherRows and
-// the optimizers "sgd" (without momentum) and "adam" (without AMSGrad), and "Cast"
-// from f32 to f64. Thread-safe.
+// Its kernels take f32 only. They are StridedCopy, Add, Mul, Neg, Relu, ReluGradient, Sum,
+// GatherRows, "Cast" from f32 to f64, and the optimizers "sgd" (without momentum) and "adam"
+// (without AMSGrad). Thread-safe.
 class ApartDevice : public Device, public std::enable_shared_from_this<ApartDevice> {
  public:
-  // The name is for example "apart:0". All its memory is `bytes`.
+  // `name` is for example "apart:0". The device has `bytes` bytes of memory.
   static std::shared_ptr<ApartDevice> Create(std::string name, size_t bytes = size_t{16} << 20);
   ~ApartDevice() override;
 
@@ -31,7 +31,7 @@ class ApartDevice : public Device, public std::enable_shared_from_this<ApartDevi
   absl::Status CopyWithin(std::byte* to, const std::byte* from, size_t bytes) override;
   absl::Status Synchronize() override;
 
-  // From now on the device is lost: copies and Synchronize fail with UNAVAILABLE.
+  // After this call the device is lost: copies and Synchronize fail with UNAVAILABLE.
   void Lose();
   size_t used_bytes() const;
   int kernels_run() const;
@@ -40,7 +40,7 @@ class ApartDevice : public Device, public std::enable_shared_from_this<ApartDevi
 
   // Returns the usable address of `address`.
   std::byte* Inside(const void* address) const;
-  // Begins a kernel: until the result is destroyed the device does no other work.
+  // Begins a kernel. The device does no other work until the result is destroyed.
   std::unique_ptr<MutexLock> BeginKernel();
 
  private:

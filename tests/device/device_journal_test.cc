@@ -29,7 +29,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// Looks where the gradients of steps are.
+// Records where the gradients of steps are.
 class LookingJournal : public change::MemoryJournal {
  public:
   void Append(const change::Change& change) override {
@@ -134,7 +134,7 @@ TEST_F(DeviceJournalTest, AnOwnerWithoutTheDeviceOfATableNamesIt) {
               AllOf(HasSubstr("table"), HasSubstr("'apart:0'"), HasSubstr("the devices are cpu")));
 }
 
-// A step that the device fails has changed nothing, so that there is nothing to describe.
+// A step that the device fails has changed nothing, so there is nothing to describe.
 TEST_F(DeviceJournalTest, AStepThatFailsIsNotDescribed) {
   const RRef w = Make("w", On("apart:0"));
   auto optimizer = Must(DistributedOptimizer::Create(*trainer_, Adam{0.1}, {w}));

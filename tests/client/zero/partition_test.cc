@@ -32,7 +32,7 @@ Partition Make(const std::vector<PartitionGroup>& groups, int ranks,
   return partition.ok() ? *std::move(partition) : Partition{};
 }
 
-// The parameters of a group that a rank has, in the order in which they were given to it.
+// Returns the parameters of a group that a rank has, in the order in which they were given to it.
 std::vector<size_t> Indices(const Partition& partition, size_t rank, size_t group = 0) {
   std::vector<size_t> indices;
   for (const PartitionPart& part : partition.parts[rank][group]) indices.push_back(part.parameter);
@@ -135,11 +135,11 @@ TEST(Partition, ZERO_03_AGroupThatIsAddedLaterLeavesTheOthersWhereTheyWere) {
 }
 
 TEST(Partition, ZERO_04_FrozenParametersCountUnlessTheLoadIsTheState) {
-  // By elements, the frozen parameter 0 fills a rank of its own.
+  // Balanced by elements, the frozen parameter 0 fills a rank of its own.
   const Partition by_elements = Make({Group({100, 60, 40})}, 2);
   EXPECT_THAT(Indices(by_elements, 0), ElementsAre(0));
   EXPECT_THAT(Indices(by_elements, 1), ElementsAre(1, 2));
-  // By state, it has no load, and the state of the others is spread evenly.
+  // Balanced by state, it has no load, and the state of the others is spread evenly.
   const Partition by_state = Make({Group({0, 60 * 8, 40 * 8})}, 2);
   EXPECT_THAT(by_state.loads, ElementsAre(480, 320));
   EXPECT_THAT(Indices(by_state, 0), ElementsAre(1));
@@ -197,7 +197,7 @@ TEST(Partition, ZERO_05_CutParametersLoseNoRowAndNoLoadAndFillTheRanksEvenly) {
     }
     for (int64_t load : partition.loads) loads += load;
     EXPECT_EQ(loads, total);
-    // No part is larger than a fair share, but for the rounding to whole rows.
+    // No part is larger than a fair share, except for the rounding to whole rows.
     const int64_t share = total / ranks + 1;
     for (int64_t load : partition.loads) EXPECT_LE(load, 2 * share + 2000);
   }
