@@ -59,7 +59,7 @@ class RowsWorkload : public Workload {
   MappedFloats table_{kTableFloats}, sums_{kTableFloats}, rows_{kRowFloats};
 };
 
-// A store in this process, with the table in it.
+// A store in this process that has the table.
 class LocalRows : public RowsWorkload {
  public:
   absl::Status Start(const Environment&) override {

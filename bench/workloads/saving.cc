@@ -48,8 +48,8 @@ class Scratch {
     if (::mkdtemp(path_.data()) != nullptr) return absl::OkStatus();
     return absl::UnavailableError(absl::StrCat("cannot make ", path_));
   }
-  // Empties the folder, and waits until the disk has done so, so that later writes need not wait
-  // for it.
+  // Empties the folder, and waits until this has reached the disk, so that later writes need not
+  // wait for it.
   absl::Status Empty() {
     std::error_code error;
     for (const auto& entry : std::filesystem::directory_iterator(path_, error))

@@ -73,7 +73,7 @@ class DenseStep : public StepWorkload {
 
 class SmallStep : public StepWorkload {
  public:
-  // `carried`: whether the floor carries the bytes too.
+  // If `carried`, the floor carries the bytes too.
   explicit SmallStep(bool carried) : StepWorkload(kSmallStep, Sgd{}, 40), carried_(carried) {}
 
   absl::Status Start(const Environment& environment) override {

@@ -30,9 +30,9 @@ struct AdultBatch {
 class AdultDataset {
  public:
   // Every fifth person is for the test, the others are for training. The people for training define
-  // the values of each field and the scale of numbers; id 0 of each field is for other values. The
-  // ids depend only on the people, so all workers give the same ids. Errors: INVALID_ARGUMENT for
-  // fewer than five people.
+  // the values of each field and the scale of numbers; id 0 of each field stands for all other
+  // values. The ids depend only on the people, so all workers get the same ids. Errors:
+  // INVALID_ARGUMENT for fewer than five people.
   static absl::StatusOr<AdultDataset> Create(std::vector<Person> people);
 
   int64_t train_size() const { return static_cast<int64_t>(train_.size()); }

@@ -1,8 +1,8 @@
 #pragma once
 
 // Workers of one process that call each other without carrier, sessions or threads. Every request
-// and every reply is a step, which waits in one queue until the test runs it. For tests of the
-// layers above rpc.
+// and every reply is a step, which waits in a queue until the test runs it. For tests of the layers
+// above rpc.
 
 #include <functional>
 #include <map>
@@ -36,15 +36,15 @@ class FakeNetwork {
                                             const rpc::Request& request)>;
   void SetFilter(Filter filter) { filter_ = std::move(filter); }
 
-  // Each time that a request or reply is sent, it is lost with this probability. A lost message is
-  // sent again as rpc would do, so it arrives once, but later.
+  // Sets the probability with which a request or reply is lost each time that it is sent. A lost
+  // message is sent again, as rpc would do, so it arrives once, but later.
   void SetLoss(double probability) { loss_ = probability; }
   // Loses the next `times` sent requests of the method.
   void Lose(const std::string& method, int times) PSD_EXCLUDES(mutex_);
-  // How many messages were lost so far.
+  // Returns how many messages were lost so far.
   int lost() const PSD_EXCLUDES(mutex_);
 
-  // Runs one step; false if there was none.
+  // Runs one step. Returns false if there was none.
   bool RunOne();
   // Runs steps until none is left.
   void RunAll() {
@@ -58,7 +58,7 @@ class FakeNetwork {
     }
   }
 
-  // The peer's session on every other worker ends, as when it died, or with a goodbye.
+  // Ends the peer's session on every other worker, as if it died, or with a goodbye.
   void EndSessionsOf(const std::string& name, bool goodbye = false);
 
   // Returns how many requests of a method were sent.

@@ -1,7 +1,7 @@
 #pragma once
 
-// A carrier that loses messages that it receives, has no room for them, or refuses messages that it
-// is to send, as a test chooses. It can also let a thread that waits receive messages itself.
+// A carrier that loses messages that it receives, has no room for them, or refuses to send
+// messages, as a test chooses. It can also let a waiting thread receive messages itself.
 
 #include <functional>
 #include <memory>
@@ -16,13 +16,13 @@
 
 namespace psd::testing {
 
-// The methods are asked from any thread. Each may be null.
+// The functions may be called on any thread. Each may be null.
 struct PickyRules {
   // Returns true if a message that has arrived is to be lost. Its link stays open.
   std::function<bool(const carrier::Message&)> loses;
   // If this returns an error, a message that has arrived finds no room: its buffers are dropped.
   std::function<absl::Status(const carrier::Message&)> lacks_room;
-  // An error refuses to send the message.
+  // If this returns an error, the message is not sent.
   std::function<absl::Status(const carrier::Message&)> refuses;
   // Receives messages on the calling thread, as Link::HelpUntil does.
   std::function<void(absl::FunctionRef<bool()> done)> helps;

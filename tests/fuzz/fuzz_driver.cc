@@ -38,7 +38,8 @@ struct Options {
   std::vector<std::string> files;
 };
 
-// The current input as a text that a crash handler can print, made before the input runs.
+// A description of the current input, made before the input runs, so that a crash handler can print
+// it.
 char g_where[128] = "at start";
 
 void PrintWhere() {

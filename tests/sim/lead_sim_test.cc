@@ -1,9 +1,9 @@
-// Three trainers step an optimizer on three owners, one step at a time within a bound: the lead's
-// rules of docs/decisions/0016-one-lead.md under random histories, with messages that overtake each
-// other, calls that are given up and asked again, and trainers that die and are started again.
+// Three trainers step an optimizer on three owners, one step at a time within a bound. The test
+// runs the lead's rules of docs/decisions/0016-one-lead.md under random histories: messages
+// overtake each other, calls are given up and repeated, and trainers die and are restarted.
 //
-// The same world with a rule left out shows that the histories are hard enough: without a lead,
-// when every owner gives its own turns, it comes to a standstill; and so it does when turns end
+// The same world without one of the rules shows that the histories are hard enough. Without a lead,
+// when every owner gives its own turns, it comes to a standstill. The same happens when turns end
 // with their steps, which their trainers keep open for as long as they may try again.
 
 #include <algorithm>
@@ -35,13 +35,13 @@ namespace {
 
 struct Rules {
   bool has_lead = true;
-  bool turns_have_numbers = true;  // of their own; otherwise those of their steps
+  bool turns_have_numbers = true;  // numbers of their own; otherwise those of their steps
 };
 
 constexpr size_t kOwners = 3, kTrainers = 3, kLead = 0;
 constexpr int kEvents = 400, kMostDeliveries = 10'000;
 
-// One owner: what it does when messages come. Applies a step at once when its turn has come.
+// One owner and its reaction to messages. It applies a step at once when its turn has come.
 class Owner {
  public:
   explicit Owner(const Rules& rules)
@@ -104,10 +104,11 @@ class World {
     for (size_t i = 0; i < kTrainers; ++i) Start(trainers_[i]);
   }
 
-  // What went wrong, or nothing.
+  // Returns a description of the fault, or an empty text.
   std::string Run() {
     for (int i = 0; i < kEvents; ++i) RandomEvent();
-    // From here on nobody fails, and who computes no step leaves: everybody must come to an end.
+    // From here on nobody fails, and trainers that compute no step leave. All others must come to
+    // an end.
     for (size_t i = 0; i <= kTrainers; ++i) {
       for (Trainer& trainer : trainers_)
         if (!trainer.waits) Die(trainer);
@@ -124,18 +125,18 @@ class World {
  private:
   struct Trainer {
     GlobalId session;
-    uint64_t numbers = 0;         // of steps and turns, so far
-    uint64_t step = 0, turn = 0;  // the last ones
+    uint64_t numbers = 0;         // the number of steps and turns so far
+    uint64_t step = 0, turn = 0;  // the latest ones
     std::set<uint64_t> open;      // steps that may be asked for again
     bool waits = false;
-    uint64_t attempt = 0;  // answers to earlier ones are ignored
+    uint64_t attempt = 0;  // answers to earlier attempts are ignored
     std::set<size_t> pending;
   };
   using Message = std::function<void()>;
 
   size_t Draw(size_t below) { return random_() % below; }
   void Send(Message message) { messages_.push_back(std::move(message)); }
-  // Any of those that are on their way: they overtake each other.
+  // Delivers any message that is under way: messages overtake each other.
   void Deliver() {
     std::swap(messages_[Draw(messages_.size())], messages_.back());
     Message message = std::move(messages_.back());
@@ -176,8 +177,8 @@ class World {
     Start(trainer);
   }
 
-  // The call's time is over; the same step is asked for again, or the next one, and the outcome of
-  // the failed one is dropped or kept.
+  // The call's time is over. The same step is repeated, or the next one is asked for, and the
+  // outcome of the failed step is dropped or kept.
   void GiveUp(Trainer& trainer) {
     if (!trainer.waits) return;
     EndTurn(trainer);
@@ -262,7 +263,7 @@ class World {
     Send([this, owner, shared] { owners_[owner].Step(std::move(*shared)); });
   }
 
-  // An answer travels too, and one to an attempt that was given up is not heard.
+  // The answer also travels as a message, and an answer to an attempt that was given up is ignored.
   absl::AnyInvocable<void(absl::StatusOr<StepResult>)> Answer(Trainer& trainer,
                                                               std::function<void(bool)> hear) {
     return [this, &trainer, attempt = trainer.attempt,
@@ -288,7 +289,7 @@ class World {
   uint64_t incarnations_ = 0, tickets_ = 0;
   Owner owners_[kOwners] = {Owner(rules_), Owner(rules_), Owner(rules_)};
   Trainer trainers_[kTrainers];
-  std::set<GlobalId> ended_;  // as their trainers heard
+  std::set<GlobalId> ended_;  // as the trainers were told
   std::vector<Message> messages_;
 };
 
@@ -297,7 +298,7 @@ TEST(LeadSim, NobodyWaitsForEverAndEveryStepIsAppliedOnce) {
     ASSERT_EQ(World(seed, Rules{}).Run(), "") << "seed " << seed;
 }
 
-// In how many of some histories something goes wrong.
+// Returns in how many histories something goes wrong.
 int Failures(const Rules& rules) {
   int failures = 0;
   for (uint64_t seed = 1; seed <= 200; ++seed) failures += !World(seed, rules).Run().empty();

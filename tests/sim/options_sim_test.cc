@@ -1,8 +1,8 @@
-// Three trainers change the options of an optimizer on three owners: the lead's rules of
-// docs/decisions/0016-one-lead.md under random histories, with messages that overtake each other
-// and a lead that is started again. In the end all owners have the options that the lead has.
+// Three trainers change the options of an optimizer on three owners. The test runs the lead's rules
+// of docs/decisions/0016-one-lead.md under random histories: messages overtake each other, and the
+// lead is restarted. In the end all owners have the options that the lead has.
 //
-// The same world with a rule left out shows that the histories are hard enough.
+// The same world without one of the rules shows that the histories are hard enough.
 
 #include <cstddef>
 #include <cstdint>
@@ -31,7 +31,8 @@ constexpr size_t kOwners = 3, kTrainers = 3;
 constexpr int kEvents = 200;
 
 struct Rules {
-  bool one_lead = true;              // otherwise that of the trainer's own order of parameters
+  // Otherwise each trainer has its own, by its order of parameters.
+  bool one_lead = true;
   bool decisions_have_lives = true;  // otherwise they have numbers only
 };
 
@@ -44,7 +45,7 @@ class World {
     }
   }
 
-  // What went wrong, or nothing.
+  // Returns a description of the fault, or an empty text.
   std::string Run() {
     for (int i = 0; i < kEvents; ++i) RandomEvent();
     while (!messages_.empty()) Deliver();
@@ -86,8 +87,8 @@ class World {
   }
   double Rate(size_t owner) const { return owners_[owner].groups.Get(0)->spec.options.at("lr"); }
 
-  // It has lost its part. That is brought back, so all parts have another life, and the trainers
-  // create the optimizer again.
+  // The lead has lost its part. The part is brought back, so all parts have another life, and the
+  // trainers create the optimizer again.
   void RestartLead() {
     Start(0);
     life_ = {1, life_.counter + 1};
@@ -107,7 +108,7 @@ class World {
                                [](const FunctionalOptimizer&) { return absl::OkStatus(); });
   }
 
-  // The lead decides, then the others are told.
+  // The lead decides, then the trainer tells the others.
   void SetRate(size_t trainer) {
     const double rate = ++rates_;
     const size_t lead = LeadOf(trainer);
@@ -116,7 +117,7 @@ class World {
       if (decided.ok()) Send([this, lead, life, now = *decided] { Tell(lead, life, now); });
     });
   }
-  // As a trainer does that creates the optimizer.
+  // Does what a trainer does when it creates the optimizer.
   void Follow(size_t trainer) {
     const size_t lead = LeadOf(trainer);
     Send([this, lead, life = life_] {
@@ -146,7 +147,7 @@ class World {
   std::vector<Message> messages_;
 };
 
-// In how many of some histories owners disagree.
+// Returns in how many histories the owners disagree.
 int Failures(const Rules& rules) {
   int failures = 0;
   for (uint64_t seed = 1; seed <= 200; ++seed) failures += !World(seed, rules).Run().empty();

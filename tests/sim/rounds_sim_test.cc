@@ -1,11 +1,11 @@
-// Three trainers step an optimizer on three owners in synchronous rounds: the lead's rules of
-// docs/decisions/0016-one-lead.md under random histories. Messages overtake each other, calls time
-// out on one owner and not on the others, failed steps are tried again or dropped, the trainers
-// change whether they clip by norm, lose their session with one owner and create the optimizer
-// again, and die and are started again.
+// Three trainers step an optimizer on three owners in synchronous rounds. The test runs the lead's
+// rules of docs/decisions/0016-one-lead.md under random histories: messages overtake each other,
+// calls time out on one owner and not on the others, and failed steps are tried again or dropped.
+// Trainers change whether they clip by norm, lose their session with one owner and create the
+// optimizer again, and die and are restarted.
 //
-// The same world without the lead's word, in which every owner collects its rounds by itself, shows
-// that the histories are hard enough.
+// The same world without the lead, in which every owner collects its rounds by itself, shows that
+// the histories are hard enough.
 
 #include <algorithm>
 #include <cstddef>
@@ -39,7 +39,7 @@ namespace {
 constexpr size_t kOwners = 3, kTrainers = 3, kLead = 0;
 constexpr int kEvents = 400, kMostDeliveries = 20'000, kLastRounds = 10;
 
-// One owner, as its trainers' messages reach it. Steps are applied as soon as they may be.
+// One owner and its reaction to the trainers' messages. Steps are applied as soon as possible.
 class Owner {
  public:
   virtual ~Owner() = default;
@@ -69,7 +69,7 @@ class Owner {
   std::vector<GlobalId> applied_;
 };
 
-// It collects the rounds that the lead has named, and leads if it is asked for turns.
+// Collects the rounds that the lead has named. It is the lead itself if trainers ask it for turns.
 class FollowingOwner : public Owner {
  public:
   FollowingOwner()
@@ -114,7 +114,7 @@ class FollowingOwner : public Owner {
   std::unique_ptr<StepGate> gate_;
 };
 
-// It collects rounds by itself, each phase for itself.
+// Collects rounds by itself, each phase separately.
 class LoneOwner : public Owner {
  public:
   void Submit(StepRequest request) override {
@@ -190,10 +190,10 @@ class World {
     for (Trainer& trainer : trainers_) Start(trainer);
   }
 
-  // Returns a description of the first fault, or nothing.
+  // Returns a description of the first fault, or an empty text.
   std::string Run() {
     for (int i = 0; i < kEvents; ++i) RandomEvent();
-    // From here on nobody fails, and all trainers clip alike: those that wait with other options
+    // From here on nobody fails, and all trainers clip alike. Trainers that wait with other options
     // are waiting for trainers that are refused, until their calls time out. When all trainers
     // step, they come to an end together.
     for (Trainer& trainer : trainers_)
@@ -217,18 +217,18 @@ class World {
   struct Trainer {
     Incarnation incarnation = 0;
     uint64_t epochs[kOwners] = {};  // of its sessions with the owners
-    uint64_t used[kOwners] = {};    // those in which its present step began
-    uint64_t numbers = 0;           // of steps and turns, so far
-    uint64_t step = 0, turn = 0;    // the last ones
+    uint64_t used[kOwners] = {};    // the sessions in which its present step began
+    uint64_t numbers = 0;           // the number of steps and turns so far
+    uint64_t step = 0, turn = 0;    // the latest ones
     std::set<uint64_t> open;        // steps that may be asked for again
     bool waits = false;
     bool clips = false;
     Phase phase = Phase::kTurn;
     RoundPlace place;
-    uint64_t attempt = 0;                // answers to earlier ones are ignored
+    uint64_t attempt = 0;                // answers to earlier attempts are ignored
     std::map<size_t, uint64_t> pending;  // tickets of calls that are not answered, by owner
-    bool failed = false;                 // a call of this phase
-    // The owners that a step without the lead's word is sent to, and those that have applied it.
+    bool failed = false;                 // whether a call of this phase has failed
+    // The owners that a step is sent to without a lead, and those that have applied it.
     std::map<uint64_t, std::set<size_t>> applied;  // by step
   };
   using Message = std::function<void()>;
@@ -295,8 +295,8 @@ class World {
     Start(trainer);
   }
 
-  // The trainer creates the optimizer again at once, in a new session, and gives up what it stepped
-  // with the former one. The owner may hear of the end of the old session later.
+  // The trainer creates the optimizer again at once, in a new session, and gives up the step of the
+  // former session. The owner may be told later that the old session has ended.
   void LoseSession(Trainer& trainer, size_t owner) {
     SendEndOfSession(trainer, owner);
     trainer.epochs[owner] = ++epochs_;
@@ -307,7 +307,7 @@ class World {
     if (trainer.pending.count(owner) > 0) Hear(trainer, owner, /*ok=*/false);
   }
 
-  // One call, to one owner.
+  // One call to one owner times out.
   void TimeOut(Trainer& trainer) {
     if (trainer.pending.empty()) return;
     const auto call = std::next(trainer.pending.begin(), Draw(trainer.pending.size()));
@@ -375,7 +375,7 @@ class World {
     } else if (has_lead_) {
       request.round = trainer.place;
     }
-    // An answer travels too, and one to an attempt that is over is not heard.
+    // The answer also travels as a message, and an answer to an attempt that is over is ignored.
     request.done = [this, &trainer, owner,
                     attempt = trainer.attempt](const absl::StatusOr<StepResult>& result) {
       const RoundWord word = result.ok() ? result->round : RoundWord{};
@@ -439,10 +439,10 @@ class World {
   std::mt19937_64 random_;
   const bool has_lead_;
   uint64_t incarnations_ = 0, epochs_ = 0, tickets_ = 0;
-  bool clips_ = false;  // the option that the trainers' program has at the moment
+  bool clips_ = false;  // the present option of the trainers' program
   std::unique_ptr<Owner> owners_[kOwners];
   Trainer trainers_[kTrainers];
-  std::set<GlobalId> ended_;  // as their trainers heard
+  std::set<GlobalId> ended_;  // as the trainers were told
   std::vector<Message> messages_;
 };
 

@@ -1,4 +1,5 @@
-// World: the oracle. Knows what each answer gives and who is a member where, and judges a history.
+// World: the oracle. It knows what each answer gives and who is a member where, and judges a
+// history.
 
 #include <algorithm>
 
@@ -66,14 +67,15 @@ bool World::SessionLives(const SimGrant& grant) const {
   return giver.alive && giver.sessions->table().sessions().count(grant.epoch) > 0;
 }
 
-// The caller will never hear of what is held for it. A session without memory forgets which reads
-// were given up and may run a late copy of one; what its answer gives stays until the session ends.
+// Whether a grant is held here for a caller that will never be told of it. A session without memory
+// forgets which reads were given up and may run a late copy of one; what its answer gives stays
+// until the session ends.
 bool World::Leaks(const SimGrant& grant) const {
   if (memory_bytes_ != 0 && grant.call->kind == MethodKind::kRead) return false;
   return grant.held && !grant.taken && processes_[grant.at]->alive;
 }
 
-// Nothing of a call that is over stays at its callee.
+// Checks that nothing of a call that is over stays at its callee.
 std::string World::JudgeKept() const {
   for (const auto& process : processes_) {
     if (!process->alive) continue;
@@ -109,7 +111,8 @@ std::string World::Judge() const {
   return JudgeKept();
 }
 
-// Whoever joined is a member exactly as long as the session in which it joined lives.
+// Checks that a worker that joined is a member exactly as long as the session in which it joined
+// lives.
 std::string World::JudgeMembers() const {
   for (const auto& process : processes_) {
     if (!process->alive) continue;

@@ -1,6 +1,6 @@
-// The session rules under 100,000 random histories. A failure prints its seed; run with
+// The session rules under 100,000 random histories. A failure prints its seed. This option replays
+// only that seed:
 //   --test_env=PSD_SIM_SEED=<seed>
-// to replay only that one.
 
 #include <cstdlib>
 #include <string>
@@ -67,7 +67,7 @@ TEST(SessionSim, RPC_61_NothingIsLostOrDoneTwiceInAThousandHistories) {
     ASSERT_EQ(World(seed).Run(), "") << "replay with --test_env=PSD_SIM_SEED=" << seed;
 }
 
-// A member's new session would end with the late news of its old one.
+// Otherwise a member's new session would end with the late notice about its old one.
 TEST(SessionSim, NoticesWithoutTheirEpochAreFound) {
   Rules rules;
   rules.notices_carry_epochs = false;
@@ -77,7 +77,7 @@ TEST(SessionSim, NoticesWithoutTheirEpochAreFound) {
   EXPECT_NE(broken, "");
 }
 
-// Four tests, so that they can run in shards.
+// There are four tests, so that they can run in shards.
 TEST(SessionSim, Histories0) {
   RunSeeds(0 * kSeedsPerTest);
 }

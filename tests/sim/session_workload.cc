@@ -22,8 +22,8 @@ void World::StartCall(Process& process) {
   do {
     peer = static_cast<int>(Pick(0, names_ - 1));
   } while (NameOf(peer) == process.name);
-  // Two that do not listen never meet, and one that does may have no place for the other: there
-  // only a deadline ends the wait.
+  // Two workers that do not listen never meet, and a worker that listens may have no place for the
+  // other. In these cases only a deadline ends the wait.
   const bool has_place = max_sessions_ >= static_cast<size_t>(names_) && memory_bytes_ == 0;
   const bool can_meet = peer < owners_ || (process.listens && has_place);
   absl::Time deadline = absl::InfiniteFuture();
@@ -188,7 +188,7 @@ void World::RestartProcess() {
   });
 }
 
-// A process goes in an orderly way, and another may come in its place.
+// A process stops in order, and another may take its place.
 void World::Leave() {
   Process* process = Living(NameOf(static_cast<int>(Pick(0, names_ - 1))));
   if (process == nullptr || process->paused_until > now_ || process->leaving) return;
@@ -220,7 +220,7 @@ void World::FinishLeaving(Process& process) {
   });
 }
 
-// A second process comes with the name of a trainer that may still live; the first may be stopped.
+// A second process starts with the name of a trainer that may still live; the first may be stopped.
 void World::TakeOver() {
   if (owners_ == names_) return;
   int worker = static_cast<int>(Pick(owners_, names_ - 1));
@@ -242,7 +242,8 @@ void World::Heal() {
   }
   for (int i = 0; i < names_; ++i) {
     Process* last = Living(NameOf(i));
-    // An older one may be fenced by a newer one that died: it would be refused for ever, rightly.
+    // An older one may be fenced by a newer one that died. It would then rightly be refused for
+    // ever.
     bool newest = last != nullptr;
     for (auto& process : processes_) {
       newest = newest && (process->name != last->name || process->id <= last->id);

@@ -39,12 +39,12 @@ World::World(uint64_t seed, const Rules& rules) : random_(seed), rules_(rules) {
   if (Chance(0.2)) options_.max_running_reads = static_cast<size_t>(Pick(1, 3));
   names_ = static_cast<int>(std::min(Pick(2, 6), Pick(2, 6)));
   owners_ = static_cast<int>(Pick(1, Chance(0.5) ? names_ : (names_ + 1) / 2));
-  // An even delay keeps two workers in step that do the same thing at the same moment.
+  // A constant delay keeps two workers in step that do the same thing at the same moment.
   one_way_ = Chance(0.5) ? absl::ZeroDuration() : Within(1, 30);
   if (Chance(0.15)) max_sessions_ = static_cast<size_t>(Pick(1, names_));
   if (Chance(0.15)) {
-    // The calls that each session may always have do not fill such a window, nor do the steps that
-    // are left when all have sessions.
+    // The calls that each session may always have do not fill such a window, and neither do the
+    // steps that remain when all have sessions.
     options_.max_unacknowledged_answers = static_cast<size_t>(Pick(20, 50));
     options_.max_unacknowledged_bytes = size_t{16} << 20;
     memory_bytes_ =
@@ -75,7 +75,8 @@ void World::On(int process, absl::Duration delay, std::function<void(Process&)> 
 
 void World::RunUntil(absl::Time end) {
   while (!events_.empty() && events_.top().when <= end && broken_.empty()) {
-    Event event = std::move(const_cast<Event&>(events_.top()));  // popped before anyone compares
+    // Popped before other code compares it.
+    Event event = std::move(const_cast<Event&>(events_.top()));
     events_.pop();
     now_ = event.when;
     event.run();
@@ -108,7 +109,8 @@ World::Process& World::Spawn(const std::string& name, bool listens) {
   process->sessions = std::make_unique<WorkerSessions>(std::move(options));
   processes_.push_back(std::move(process));
   Process& spawned = *processes_.back();
-  // Who does not listen is known when it comes, and forgotten when it has left.
+  // A worker that does not listen becomes known when it connects, and is forgotten when it has
+  // left.
   for (int i = 0; i < owners_; ++i) {
     if (NameOf(i) != name) spawned.sessions->AddPeer(NameOf(i), NameOf(i));
   }
@@ -174,7 +176,7 @@ void World::Step(Process& process, const std::function<void(Actions&)>& input) {
   }
   ArmTick(process);
   if (!faulty_ || !Chance(0.1)) return Perform(process, *actions);
-  // A thread that was about to perform them is held up, and others overtake it.
+  // A thread that was about to perform them is delayed, and other threads overtake it.
   On(process.id, Within(0, 5), [this, actions](Process& self) { Perform(self, *actions); });
 }
 
@@ -191,7 +193,7 @@ void World::Perform(Process& process, Actions& actions) {
     } else if (auto* control = std::get_if<std::unique_ptr<SendControlAction>>(&action)) {
       Wire wire;
       wire.control = std::move((*control)->header);
-      if (wire.control.kind == MessageKind::kReply) {  // the session refuses a call
+      if (wire.control.kind == MessageKind::kReply) {  // a session refuses the call
         wire.answer =
             NewAnswer(process, {wire.control.call_id, 0, wire.control.epoch}, wire.control.status);
       }
@@ -210,7 +212,7 @@ void World::Perform(Process& process, Actions& actions) {
     } else if (auto* dropped = std::get_if<AnswerDroppedAction>(&action)) {
       TakeBack(static_cast<const SimAnswer&>(*dropped->answer));
     } else if (auto* ended = std::get_if<SessionEndedAction>(&action)) {
-      // Whoever is told may be busy, and hears of the end when the next session lives.
+      // A worker that is told may be busy, and react to the end when the next session is alive.
       const absl::Duration late = faulty_ && Chance(0.3) ? Within(0, 300) : absl::ZeroDuration();
       On(process.id, late, [this, peer = ended->peer, epoch = ended->epoch](Process& self) {
         EndSession(self, peer, epoch);
@@ -281,7 +283,7 @@ void World::Send(Process& process, LinkId id, Wire wire) {
   wire.to = processes_[link.ends[1 - end]]->name;
   auto shared = std::make_shared<const Wire>(std::move(wire));
   if (link.swallows[end]) return;
-  if (faulty_ && Chance(trouble_)) {  // lost: the link will notice, some time
+  if (faulty_ && Chance(trouble_)) {  // lost: the link will notice at some time
     At(now_ + Within(1, 800), [this, id] { Cut(id); });
     return;
   }
@@ -298,7 +300,7 @@ void World::Deliver(LinkId id, int end, const WirePtr& wire, absl::Duration dela
   });
 }
 
-// A copy turns up on whatever link the two have now.
+// A copy arrives on whatever link the two workers have now.
 void World::DeliverLate(const WirePtr& wire) {
   for (auto link = links_.rbegin(); link != links_.rend(); ++link) {
     for (int end = 0; end < 2; ++end) {

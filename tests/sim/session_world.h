@@ -1,8 +1,8 @@
 #pragma once
 
-// A world of a few workers in one process, made from a seed: the session machines over an imagined
-// network that loses, doubles, delays, reorders and cuts, with processes that stop, resume, die,
-// restart and take over names. An oracle knows what was applied where.
+// A world of a few workers in one process, made from a seed: the session machines over a simulated
+// network that loses, duplicates, delays and reorders messages and cuts links. Its processes stop,
+// resume, die, restart and take over names. An oracle knows what was applied where.
 
 #include <cstdint>
 #include <functional>
@@ -20,13 +20,13 @@
 
 namespace psd::rpc::sim {
 
-// One call of the workload, and all that happened to it.
+// One call of the workload, with everything that happened to it.
 struct SimCall : Opaque {
   uint64_t uid = 0;
   MethodKind kind = MethodKind::kMutation;
-  bool gives = false;  // its answer gives something
+  bool gives = false;  // whether its answer gives something
   bool joins = false;  // makes the caller a member at the callee, as long as its session lives
-  int caller = 0;      // process
+  int caller = 0;      // its process
   std::string peer;
   CallId id = 0;
   Incarnation only_incarnation = 0;
@@ -35,8 +35,8 @@ struct SimCall : Opaque {
   bool orphaned = false;  // its caller died
   Incarnation answered_by = 0;
   std::vector<Incarnation> applied_at;
-  uint32_t attempt = 0;          // of a read: the latest that was sent
-  // Of a read: the latest attempt that a session refused to run, and the callee.
+  uint32_t attempt = 0;  // for a read: the latest attempt that was sent
+  // For a read: the latest attempt that a session refused to run, and the callee.
   uint32_t refused_attempt = 0;
   Incarnation refused_by = 0;
 };
@@ -48,7 +48,7 @@ struct CallKey {
   uint64_t epoch = 0;     // of the session in which it is answered
 };
 
-// What an answer gives, a fork for instance. The callee holds it under the caller's session until
+// A grant of an answer, for example a fork. The callee holds it under the caller's session until
 // the caller has taken it, it is taken back, or the session has ended.
 struct SimGrant {
   int at = 0;  // process
@@ -63,14 +63,15 @@ struct SimAnswer : Opaque {
   Incarnation from = 0;
   uint32_t attempt = 0;  // see ReplyMeta
   absl::Status status;
-  // Null: nothing. An error has it if it stands for an answer that was not kept. Shared with that
-  // answer and with the oracle.
+  // Null if the answer gives nothing. An error has it if it replaces an answer that was not kept.
+  // Shared with that answer and with the oracle.
   std::shared_ptr<SimGrant> gives;
 };
 
-// What may be put back to how it was, to show that the histories are hard enough.
+// Rules that can be switched off, to show that the histories are hard enough.
 struct Rules {
-  bool notices_carry_epochs = true;  // otherwise whoever's session has ended is no member any more
+  // If false, the end of any session of a member ends its membership.
+  bool notices_carry_epochs = true;
 };
 
 std::string NameOf(int worker);
@@ -81,7 +82,8 @@ class World {
  public:
   explicit World(uint64_t seed, const Rules& rules = {});
 
-  // Lets the faults rage, then heals everything and waits. Returns what went wrong; empty: nothing.
+  // Runs the world with faults, then heals everything and waits. Returns a description of what went
+  // wrong, or an empty text.
   std::string Run();
 
   const SessionProbes& probes() const { return probes_; }
@@ -111,19 +113,19 @@ class World {
     Incarnation incarnation = 0;
     bool listens = false;
     bool alive = true;
-    bool leaving = false;  // in an orderly way: it begins nothing new
+    bool leaving = false;  // whether it is stopping in order, and begins nothing new
     absl::Time paused_until = absl::InfinitePast();
     absl::Time tick_at = absl::InfiniteFuture();
     std::shared_ptr<MemoryAccount> memory;  // shared with its sessions; null: there is no limit
     server::RegistrarLedger members;
-    std::map<std::string, uint64_t> joined;  // in which session each caller joined last
+    std::map<std::string, uint64_t> joined;  // the session in which each caller joined last
     std::map<int, uint64_t> greeted;         // by process: the number of the latest greeting
     std::unique_ptr<WorkerSessions> sessions;
   };
   struct Link {
     int ends[2] = {0, 0};  // processes
     bool open[2] = {true, true};
-    bool swallows[2] = {false, false};  // what this end sends vanishes
+    bool swallows[2] = {false, false};  // whether messages that this end sends are lost
   };
   struct Event {
     absl::Time when;
@@ -146,7 +148,7 @@ class World {
 
   // ---- Events.
   void At(absl::Time when, std::function<void()> run);
-  // On a process: nothing when it is dead, later when it is stopped.
+  // Runs `run` on a process: not at all if it is dead, later if it is stopped.
   void On(int process, absl::Duration delay, std::function<void(Process&)> run);
   void RunUntil(absl::Time end);
 
@@ -215,12 +217,13 @@ class World {
   const Rules rules_;
   SessionOptions options_;
   size_t max_sessions_ = 65'536;
-  size_t memory_bytes_ = 0;  // of each process; 0: as much as it wants
+  size_t memory_bytes_ = 0;  // of each process; 0: no limit
   absl::Time now_ = absl::UnixEpoch();
   uint64_t order_ = 0;
   bool faulty_ = true;
-  double trouble_ = 0;      // of this world
-  absl::Duration one_way_;  // if not zero, what every message takes, apart from a little
+  double trouble_ = 0;  // the rate of faults in this world
+  // If not zero, the time that every message takes, apart from a small variation.
+  absl::Duration one_way_;
   std::priority_queue<Event> events_;
   std::vector<std::unique_ptr<Process>> processes_;
   std::map<LinkId, Link> links_;
@@ -231,7 +234,7 @@ class World {
   std::vector<std::shared_ptr<SimGrant>> given_;  // shared with the answers
   SessionProbes probes_;
   Counts counts_;
-  std::string broken_;  // the first rule seen broken
+  std::string broken_;  // the first rule that was found broken
 };
 
 }  // namespace psd::rpc::sim

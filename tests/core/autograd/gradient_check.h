@@ -22,7 +22,7 @@ class FakeSink : public GradientSink {
  public:
   absl::Status Accumulate(const LeafInfo& leaf, Tensor gradient) override;
 
-  // Returns the gradient of `leaf`, which is undefined if there is none.
+  // Returns the gradient of `leaf`; it is undefined if there is none.
   Tensor Of(const Variable& leaf) const;
   // Returns how often Accumulate was called.
   int calls() const;

@@ -47,7 +47,8 @@ TEST(GradientSumsTest, HalvesAreAddedInFloats) {
   }
 }
 
-// In bf16, 256 + 1 is 256, and in f16 2048 + 1 is 2048: one by one, further ones would be lost.
+// In bf16, 256 + 1 is 256, and in f16, 2048 + 1 is 2048: added one by one, further gradients would
+// be lost.
 TEST(GradientSumsTest, ManySmallHalvesAreNotLost) {
   for (DType dtype : {DType::kF16, DType::kBF16}) {
     GradientSums sums(2);

@@ -24,7 +24,7 @@ TEST(AlignedMemory, IsAtMultiplesOfSixtyFourAndHoldsItsBytes) {
 
 #ifndef __SANITIZE_ADDRESS__
 #ifndef __SANITIZE_THREAD__
-// Sanitizers end the process where malloc returns null, and their heaps have other rules.
+// Sanitizers end the process where malloc would return null, and their heaps have other rules.
 TEST(AlignedMemory, IsNullWhereTheSystemHasNone) {
   EXPECT_EQ(AllocateAligned(SIZE_MAX), nullptr);
   EXPECT_EQ(AllocateAligned(SIZE_MAX - kMallocAlignment), nullptr);

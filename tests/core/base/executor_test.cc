@@ -262,7 +262,8 @@ WorkLabel WorkOf(uint64_t session) {
   return {WorkLabel::Kind::kOwn, {1, session}};
 }
 
-// Tasks are booked by the time that they hold a thread, not by the time that they wait.
+// Tasks are charged for the time for which they hold a thread, not for the time for which they
+// wait.
 class FlowCostTest : public testing::Test {
  protected:
   FlowCostTest() {
@@ -313,7 +314,7 @@ TEST_F(FlowCostTest, TimeInWhichAWaitingTaskHelpsOthersIsNotItsOwn) {
                        [this] {
                          ScopedHelping helping;
                          clock_.Advance(absl::Seconds(1));
-                         ScopedBlocking blocking;  // of the work of others
+                         ScopedBlocking blocking;  // counts as a wait of the work for others
                          clock_.Advance(absl::Seconds(1));
                        }),
             "abbbbaaa");
@@ -330,7 +331,7 @@ TEST_F(FlowCostTest, AWaitOfHelpedWorkIsNotCreditedTwice) {
             "abaaabbb");
 }
 
-// Threads that were added for tasks that wait stay, but do not let more tasks run at once.
+// Threads that were added for waiting tasks stay, but do not let more tasks run at once.
 TEST(ThreadPoolTest, NoMoreTasksRunAtOnceThanItsThreadsAfterSomeHaveWaited) {
   ThreadPool pool(Options(2));
   Promise<int> done;

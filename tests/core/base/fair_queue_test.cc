@@ -214,7 +214,7 @@ TEST(FairQueueTest, AFlowThatHasItsMostTakenWaitsAndTheOthersGoOn) {
   EXPECT_FALSE(queue.HasNext());
 }
 
-// Whatever comes in whatever order: every item is taken once, in the order of its flow, and no flow
+// With any events in any order, every item is taken once, in the order of its flow, and no flow
 // that always has items falls behind another by more than a few of the largest costs.
 TEST(FairQueueTest, AnyOrderOfEvents) {
   for (uint32_t seed = 1; seed <= 100; ++seed) {

@@ -110,7 +110,7 @@ TEST(MemoryAccount, ExactUnderConcurrency) {
   EXPECT_EQ(account->used_bytes(), 0u);
 }
 
-// A budget of 3,200,000 bytes. Values may use 2,400,000 bytes, and values and transit together
+// A budget of 3,200,000 bytes. Values may use 2,400,000 bytes; values and transit together may use
 // 2,800,000. Messages that can wait leave 100,000 of these free.
 class MemoryBudgetTest : public testing::Test {
  protected:

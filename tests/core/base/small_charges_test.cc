@@ -31,7 +31,7 @@ class FakeAccount : public SmallCharges {
 
 class SmallChargesTest : public ::testing::Test {
  protected:
-  // On a thread of its own, which has moved nothing yet.
+  // Runs the work on a new thread, which has not moved any charges yet.
   template <typename Work>
   static void OnAThread(const Work& work) {
     std::thread([&] {

@@ -61,7 +61,7 @@ TEST(WorkThreadsTest, TheSystemPrefersOwnWork) {
   EXPECT_EQ(*own.future().Wait(), niceness());
   EXPECT_EQ(*users.future().Wait(), std::min(niceness() + 5, 19));
 
-  // A thread that is added by one of the users' has the same value.
+  // A thread that one of the users' threads adds has the same value.
   Promise<int> added;
   ASSERT_TRUE(pool.SubmitAs(UserWork(1),
                             [&pool, added, niceness] {
@@ -74,7 +74,8 @@ TEST(WorkThreadsTest, TheSystemPrefersOwnWork) {
   EXPECT_EQ(*added.future().Wait(), std::min(niceness() + 5, 19));
 }
 
-// As when a client keeps reading rows: its requests are own work, and there is always one more.
+// This happens when a client keeps reading rows: its requests are own work, and there is always one
+// more.
 TEST(WorkThreadsTest, OwnWorkWithoutEndLeavesOneThreadToUsers) {
   ThreadPoolOptions options = Options(1);
   WorkThreads pool(options);
@@ -84,7 +85,7 @@ TEST(WorkThreadsTest, OwnWorkWithoutEndLeavesOneThreadToUsers) {
     EXPECT_TRUE(submitted || stop);
   };
   for (int i = 0; i < 10; ++i) again();
-  int users = 0;  // one at a time
+  int users = 0;  // a user's tasks run one at a time
   for (uint64_t i = 0; i < 100; ++i) {
     Promise<Unit> done;
     ASSERT_TRUE(pool.SubmitAs(UserWork(i),
@@ -100,7 +101,7 @@ TEST(WorkThreadsTest, OwnWorkWithoutEndLeavesOneThreadToUsers) {
   pool.Shutdown();  // its tasks use the function above
 }
 
-// A waits for B, both a user's, on one thread.
+// A waits for B. Both are user tasks, on one thread.
 TEST(WorkThreadsTest, AWaitingUserLendsItsPlaceAndOwnWorkFindsAThread) {
   ThreadPoolOptions options = Options(1);
   WorkThreads pool(options);
@@ -125,7 +126,8 @@ TEST(WorkThreadsTest, AWaitingUserLendsItsPlaceAndOwnWorkFindsAThread) {
   EXPECT_EQ(*outer.future().Wait(), 42);
 }
 
-// One session's functions wait, in any number; another's still finds a thread.
+// The functions of one session wait, and there may be any number of them. Another session's
+// function still gets a thread.
 TEST(WorkThreadsTest, WhoeverWaitsInManyTasksLeavesThreadsToOthers) {
   ThreadPoolOptions options = Options(1);
   options.max_compensation = 4;

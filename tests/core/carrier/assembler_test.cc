@@ -128,7 +128,7 @@ TEST(Assembler, AssemblyIsBounded) {
 // Two links that receive into one budget of 8 MiB, of which transit may have 6.75 MiB.
 class FullMemoryTest : public testing::Test {
  protected:
-  // The announcement of a message with one buffer.
+  // Returns the announcement of a message with one buffer.
   static AnnounceFrame Announce(uint64_t id, size_t header_bytes, size_t buffer_bytes) {
     return {id, kMaxPieceBytes, {header_bytes, {buffer_bytes}}};
   }
@@ -208,7 +208,7 @@ TEST_F(FullMemoryTest, WhatWouldNotFitBesideTheValuesIsRefusedAtOnceAndKeepsNobo
   ASSERT_TRUE(whole.has_value());
   EXPECT_EQ(whole->refused.code(), absl::StatusCode::kResourceExhausted);
   values.reset();
-  // One that waits already is refused as soon as values leave it no room.
+  // A message that already waits is refused as soon as values leave no room for it.
   const MemoryCharge message = *budget_->transit()->Charge(3 * kMiB);
   ASSERT_TRUE(one_.OnAnnounce(Announce(2, 10, 4 * kMiB)).ok());
   EXPECT_FALSE(FindsRoom(one_, 2));
@@ -409,7 +409,7 @@ class TurnsTest : public testing::Test {
       queue_.Add(std::move(message));
     }
   }
-  // The number of the message whose piece goes out on `stream`; 0: none.
+  // Returns the number of the message whose next piece is sent on `stream`; 0 if there is none.
   uint64_t Next(size_t stream) {
     const auto piece = queue_.Next(stream);
     if (piece.has_value() && piece->frees.has_value()) freed_ = *piece->frees;

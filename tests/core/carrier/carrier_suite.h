@@ -28,7 +28,8 @@ class CarrierWorld {
  public:
   virtual ~CarrierWorld() = default;
   virtual std::shared_ptr<Carrier> NewCarrier(const Limits& limits) = 0;
-  // An address to listen at. The carrier chooses a free port or its like.
+  // An address to listen at. The carrier chooses a free port, or the corresponding part of its
+  // addresses.
   virtual std::string AnyAddress() = 0;
   // An address where nobody listens.
   virtual std::string DeadAddress() = 0;
@@ -82,7 +83,7 @@ class CarrierSuite : public testing::TestWithParam<MakeWorld> {
     return index < accepted_.size() ? accepted_[index] : nullptr;
   }
 
-  // Opens a link with a recorder at either end.
+  // Opens a link with a recorder at each end.
   void Open() {
     near_ = std::make_shared<Recorder>();
     auto link = ConnectAndWait(*client_, address_, near_);

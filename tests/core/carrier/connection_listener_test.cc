@@ -21,7 +21,8 @@
 namespace psd::carrier {
 namespace {
 
-// Keeps the connections and the news of a listener, and lets tests wait for them.
+// Keeps the connections and the state changes that a listener reports, and lets tests wait for
+// them.
 class Taken {
  public:
   ~Taken() { CloseAll(); }
@@ -48,7 +49,8 @@ class Taken {
     while (news_.size() < number) changed_.Wait(mutex_);
     return news_[number - 1];
   }
-  // Waits for so many connections or news. Returns false if the news came first.
+  // Waits for this many connections or state changes. Returns false if the state changes came
+  // first.
   bool WaitForConnectionOrNews(size_t connections, size_t news) {
     MutexLock lock(mutex_);
     while (fds_.size() < connections && news_.size() < news) changed_.Wait(mutex_);

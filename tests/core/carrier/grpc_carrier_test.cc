@@ -79,7 +79,8 @@ class HostilePeerTest : public testing::Test {
     return accepted_.at(index);
   }
 
-  // Sends `wire` from a raw peer with an open link. Its link must end with an error of the peer.
+  // Sends `wire` from a raw peer with an open link. The link must end with an error that blames the
+  // peer.
   void ExpectEndsLink(const std::string& wire) {
     uint8_t token = ++tokens_;  // the server may still know the token of the last link
     RawPeer peer(address_, "/psd.v1.Worker/Exchange");
@@ -159,7 +160,7 @@ TEST_F(HostilePeerTest, ALinkHasOneStreamOfEachKind) {
 }
 
 TEST_F(HostilePeerTest, OneConnectionBringsFewLinks) {
-  std::vector<std::unique_ptr<RawPeer>> links;  // of one process, over one connection
+  std::vector<std::unique_ptr<RawPeer>> links;  // all of one process, over one connection
   const auto open = [&] {
     links.push_back(std::make_unique<RawPeer>(address_, "/psd.v1.Worker/Exchange"));
     links.back()->Send(Wire(
@@ -175,7 +176,7 @@ TEST_F(HostilePeerTest, OneConnectionBringsFewLinks) {
 
 TEST_F(HostilePeerTest, OneConnectionHasFewStreamsWithoutAHello) {
   constexpr int kStreams = 40, kMost = 16;
-  std::vector<std::unique_ptr<RawPeer>> peers;  // over one connection
+  std::vector<std::unique_ptr<RawPeer>> peers;  // all over one connection
   for (int i = 0; i < kStreams; ++i) {
     peers.push_back(std::make_unique<RawPeer>(address_, "/psd.v1.Worker/Exchange"));
   }
@@ -329,7 +330,8 @@ class SilentPeer {
     EXPECT_EQ(connect(fd_, reinterpret_cast<sockaddr*>(&target), sizeof(target)), 0);
   }
   ~SilentPeer() { close(fd_); }
-  // Sends the client's part of the HTTP/2 handshake: preface, settings and acknowledged settings.
+  // Sends the client's part of the HTTP/2 handshake: preface, settings and the acknowledgement of
+  // settings.
   void ShakeHands() {
     const std::string empty_settings("\0\0\0\4\0\0\0\0\0", 9);
     const std::string acknowledged("\0\0\0\4\1\0\0\0\0", 9);
@@ -356,7 +358,7 @@ TEST_F(ThreadsTest, AConnectionThatSaysNothingEndsAndALinkStays) {
   EXPECT_TRUE(far_->WaitForMessages(1));
 }
 
-// A server with no timeout but the one for the first call of a connection.
+// A server whose only timeout is the one for the first call of a connection.
 class SilentPeersTest : public testing::Test {
  protected:
   SilentPeersTest() {

@@ -1,4 +1,5 @@
-// A link takes the streams that a peer opens. The tests look at moments that a real network hides.
+// A link takes over the streams that a peer opens. The tests cover moments that a real network
+// hides.
 
 #include "core/carrier/grpc/grpc_link.h"
 
@@ -100,7 +101,7 @@ class GrpcLinkTest : public ::testing::Test {
     });
     return core_->Find(hello_.token);
   }
-  // A message of one frame that is too large for the control stream.
+  // Returns a message of one frame that is too large for the control stream.
   static Message Whole() {
     Message message;
     message.buffers.push_back(Buffer::FromString(std::string(kMaxInlineBytes + 1, 'x')));

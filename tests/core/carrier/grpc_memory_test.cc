@@ -52,7 +52,7 @@ class FullReceiver {
     sender_->SetLink(nullptr);
   }
 
-  // A further sender.
+  // Connects another sender.
   std::shared_ptr<Recorder> Connect() {
     const auto sender = std::make_shared<Recorder>();
     auto link = ConnectAndWait(*client_, address_, sender);
@@ -73,8 +73,8 @@ class FullReceiver {
   const std::shared_ptr<Carrier> client_ = *NewGrpcCarrier({});
 };
 
-// Large messages, any two of which fit into the budget only one after another. In large pieces, and
-// in so many small ones that the sender is told of room for them.
+// Large messages, of which the budget has room for only one at a time. They are sent in large
+// pieces, and in so many small ones that the sender is told when there is room.
 class OneAfterAnotherTest : public testing::TestWithParam<size_t> {};
 
 TEST_P(OneAfterAnotherTest, AllOfThemArriveThoughNoneWaitsLong) {
@@ -108,7 +108,7 @@ TEST_P(OneAfterAnotherTest, AllOfThemArriveThoughNoneWaitsLong) {
 INSTANTIATE_TEST_SUITE_P(Pieces, OneAfterAnotherTest, testing::Values(64 << 10, kMiB),
                          [](const auto& info) { return std::to_string(info.param >> 10) + "KiB"; });
 
-// In one frame, and in pieces over several streams.
+// The messages are sent in one frame, and in pieces over several streams.
 class FullBudgetTest : public testing::TestWithParam<size_t> {};
 
 TEST_P(FullBudgetTest, AMessageWaitsForRoomWhileSmallOnesPass) {
@@ -144,7 +144,7 @@ TEST(FullBudget, WhatWaitsForRoomDoesNotFillTheBuffersOfTheNetwork) {
     senders.push_back(receiver.Connect());
     ASSERT_TRUE(senders.back()->WaitForLink()->Send(MessageOf("", kBytes)).ok());
   }
-  // What waits may be 16 MiB, half of gRPC's least quota.
+  // At most 16 MiB may wait, half of gRPC's smallest quota.
   ASSERT_TRUE(receiver.heard().WaitForRefused(kLinks - 16 * kMiB / kBytes));
   receiver.heard().CountOnly();
   receiver.MakeRoom();
@@ -237,7 +237,7 @@ TEST(FullBudget, WhatAPeerDoesNotReadIsChargedAndInTheEndEndsItsLink) {
   EXPECT_EQ(options.memory->transit()->used_bytes(), 0u);
 }
 
-// Messages of small buffers, which no account need have charged. In one frame, and in pieces.
+// Messages of small buffers that no account has charged, sent in one frame and in pieces.
 class SlowReaderTest : public testing::TestWithParam<size_t> {};
 
 TEST_P(SlowReaderTest, WhatWaitsForItIsBoundedByTheBudgetAndTheLinkLivesOn) {

@@ -1,5 +1,5 @@
-// Large messages of several links that share a small budget: what a BulkQueue sends reaches an
-// Assembler over streams that may each be left unread.
+// Large messages of several links that share a small budget. A BulkQueue sends to an Assembler over
+// streams, each of which may be left unread.
 
 #include <gtest/gtest.h>
 
@@ -29,8 +29,8 @@ size_t Draw(std::mt19937& random, size_t least, size_t most) {
   return std::uniform_int_distribution<size_t>(least, most)(random);
 }
 
-// One link, whose sender and receiver take small steps. Nothing is faster than anything else: what
-// comes next is drawn.
+// One link, whose sender and receiver take small steps. No part is faster than another: the next
+// step is drawn at random.
 class SimulatedLink {
  public:
   SimulatedLink(const Buffer& bytes, const MemoryBudget& budget, const WaitingRules& rules,
@@ -41,7 +41,7 @@ class SimulatedLink {
     queue_.set_peer_assembly_bytes(size_t{1} << 30);
     for (size_t i = 0; i < kMessages; ++i) {
       Message message;
-      // A few pieces, or nearly all memory.
+      // The size is a few pieces, or nearly all memory.
       const size_t size = Draw(random, 0, 1) == 0
                               ? Draw(random, kPiece + 1, 4 * kPiece)
                               : Draw(random, bytes.size() / 16 * 15, bytes.size());
@@ -69,7 +69,7 @@ class SimulatedLink {
   }
 
  private:
-  // Two pieces fit into a connection.
+  // A connection holds two pieces.
   bool Send(size_t stream) {
     if (streams_[stream].size() >= 2) return false;
     auto piece = queue_.Next(stream);
@@ -113,7 +113,7 @@ class SimulatedLink {
 
   struct Word {
     uint64_t transfer;
-    bool room;  // else an acknowledgement
+    bool room;  // otherwise it is an acknowledgement
   };
 
   std::mt19937& random_;
@@ -139,7 +139,7 @@ TEST(MixedTransfers, NoOneWaitsForEver) {
     const auto all_done = [&] {
       return std::all_of(links.begin(), links.end(), [](const auto& link) { return link->done(); });
     };
-    // Far more steps than any possible one takes to be drawn.
+    // The number of fruitless steps after which it is practically certain that no step is possible.
     constexpr int kFruitless = 10'000;
     int fruitless = 0;
     while (!all_done() && fruitless < kFruitless) {

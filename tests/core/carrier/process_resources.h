@@ -1,6 +1,6 @@
 #pragma once
 
-// Counts what shared memory takes of this process.
+// Counts the resources of this process that shared memory uses.
 
 #include <dirent.h>
 
@@ -40,8 +40,8 @@ inline ProcessResources CountResources() {
   return resources;
 }
 
-// Calls `release` until this process has as much as `expected`. Returns what it has then, or after
-// kPatience.
+// Calls `release` until this process uses as much as `expected`. Returns what it uses then, or
+// after kPatience.
 inline ProcessResources AwaitResources(const ProcessResources& expected,
                                        absl::FunctionRef<void()> release) {
   const absl::Time until = absl::Now() + kPatience;

@@ -94,7 +94,7 @@ TEST_F(ChangesTest, AnonymousValuesAreNotDescribed) {
   EXPECT_THAT(journal_.words, ElementsAre());
 }
 
-// The one who finds a value has seen its creation in the journal.
+// A thread that finds a value has already seen its creation in the journal.
 TEST_F(ChangesTest, ACreationIsSeenBeforeItsValueAndOnlyOnce) {
   class Looks : public Journal {
    public:
@@ -120,7 +120,7 @@ TEST_F(ChangesTest, ACreationIsSeenBeforeItsValueAndOnlyOnce) {
   EXPECT_EQ(looks.seen, 1);
 }
 
-// A value that is being made has its place already, so that what was seen cannot fail.
+// A value that is being made already has its memory, so a creation that was seen cannot fail.
 TEST_F(ChangesTest, ACreationThatWasSeenHasRoom) {
   class Fills : public Journal {
    public:

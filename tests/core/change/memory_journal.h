@@ -1,6 +1,6 @@
 #pragma once
 
-// A journal in memory, and the contents of a store as text, to compare two owners.
+// A journal in memory, and the contents of a store as text, for comparing two owners.
 
 #include <array>
 #include <string>

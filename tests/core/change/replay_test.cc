@@ -183,7 +183,7 @@ TEST_F(SmallJournal, IsTheSameAfterAReplay) {
   EXPECT_EQ(TextOf(*again.store), TextOf(*owner_.store));
 }
 
-// The steps that were applied stay known, so that a trainer that repeats one is told so.
+// The applied steps stay known, so that a trainer that repeats one is told so.
 TEST_F(SmallJournal, AStepIsNotAppliedAgainAfterAReplay) {
   LocalOwner again(nullptr, 4711);
   ASSERT_TRUE(ReplayAll(journal_.bytes(), again.ForReplay()).ok());
@@ -226,8 +226,8 @@ TEST_F(SmallJournal, IsRefusedWhereABitIsFlipped) {
   }
 }
 
-// Without the checksum a damaged record may be another change. It is applied or refused, and never
-// breaks anything.
+// If the checksum did not reveal it, a damaged record might be another change. Such a record is
+// applied or refused, and does no harm.
 TEST_F(SmallJournal, ADamagedRecordIsNoDanger) {
   int refused = 0;
   for (size_t damaged = 0; damaged < records_.size(); ++damaged) {
@@ -276,7 +276,7 @@ TEST_F(SmallJournal, ARecordThatDoesNotFitNamesItsObject) {
   EXPECT_FALSE(replay.Apply("").ok());
 }
 
-// A gradient for a parameter without a name is no part of the record. The others are rounded as if
+// A gradient for a parameter without a name is not part of the record. The others are rounded as if
 // it were.
 TEST(ReplayOfMixedOptimizers, RoundingDoesNotDependOnUnnamedParameters) {
   MemoryJournal journal;

@@ -234,7 +234,7 @@ absl::StatusOr<optim::StepPlan> RandomTrainer::RandomPlan(const Mine& mine) {
   return mine.optimizer->table().Plan(std::move(gradients));
 }
 
-// A round has two members, which this thread is both of.
+// A round has two members, and this thread plays both.
 void RandomTrainer::Step() {
   Mine* mine = AnyOptimizer();
   if (mine == nullptr) return;

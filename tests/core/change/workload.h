@@ -49,7 +49,7 @@ class RandomTrainer {
   static constexpr std::array<const char*, 10> kTypes = {
       "sgd",      "adagrad", "adam",  "adamw",       "adamax",
       "adadelta", "rmsprop", "rprop", "sparse_adam", "rowwise_adagrad"};
-  static constexpr size_t kModes = 4;  // asynchronous, bounded and refusing or waiting, rounds
+  static constexpr size_t kModes = 4;  // asynchronous; bounded, refusing; bounded, waiting; rounds
   struct Counts {
     std::array<std::atomic<int>, kTypes.size()> types = {};
     std::array<std::atomic<int>, kModes> modes = {};

@@ -1,5 +1,5 @@
 // In every file of a small save, each flipped bit, each truncation and each additional byte is
-// found.
+// detected.
 
 #include <map>
 #include <memory>

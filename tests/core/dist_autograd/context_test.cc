@@ -61,7 +61,7 @@ TEST(ContextStateTest, ASessionThatEndsBeforeTheFirstAnswerTakesTheContextAlong)
   EXPECT_FALSE(context.usable().ok());
 }
 
-// Whoever looks at the gradients shares them until they change.
+// A reader of the gradients shares them until they change.
 TEST(ContextStateTest, NothingAddedChangesNothing) {
   IdSource ids(1);
   ContextState context({1, 1}, ids);
@@ -145,7 +145,7 @@ TEST(ContextStateTest, ManySmallHalvesAreNotLost) {
     const Tensor sum = context.Gradient(leaf.key)->gradient;
     EXPECT_EQ(sum.dtype(), dtype);
     EXPECT_EQ(ops::Cast(sum, DType::kF32)->data<float>()[0], count) << DTypeName(dtype);
-    // A gradient of the sum's dtype is none of the leaf's.
+    // A gradient with the dtype of the sum does not have the dtype of the leaf.
     EXPECT_FALSE(context.Accumulate(leaf, Tensor::Of<float>({1}, {1})).ok());
     EXPECT_EQ(ops::Cast(context.Gradient(leaf.key)->gradient, DType::kF32)->data<float>()[0],
               count);

@@ -87,7 +87,7 @@ TEST_F(AccessTest, APermissionIsRememberedForItsSessionRightAndGroup) {
   EXPECT_EQ(questions_, 6) << "objects without a group are asked about each time";
 }
 
-// Requests of several clients may come as one caller and one session, as reads do at the gateway.
+// Requests of several clients may come from one caller and one session, as reads do at the gateway.
 TEST_F(AccessTest, APermissionIsItsPrincipalsOwn) {
   access_.SetPolicy([](const AccessQuestion& question) -> std::optional<size_t> {
     if (question.asker.principal == "alice") return std::nullopt;

@@ -76,7 +76,7 @@ TEST_F(AgentSessionsTest, WhatALostAnswerOfAReadGaveIsTakenBack) {
   EXPECT_EQ(dropped, 1);
 }
 
-// The callee has no memory to keep the answer until its caller has it, and its one copy is lost.
+// The callee has no memory to keep the answer until the caller has it, and the only copy is lost.
 TEST_F(AgentSessionsTest, WhatALostAnswerGaveIsTakenBackThoughItWasNotKept) {
   memory_ = MemoryAccount::Create(size_t{64} << 10, NewHeapAllocator());
   b_.reset();
@@ -151,7 +151,8 @@ TEST_F(AgentSessionsTest, ASilentPeerThatComesBackInTimeLosesNothing) {
   network_->SetBlackHole("a", "b", true);
   network_->SetBlackHole("b", "a", true);
   Call call = a_->agent->StartCall("b", Ask("test.count"), {absl::ZeroDuration(), true});
-  while (a_->agent->Peers()[0].connected) std::this_thread::yield();  // until keepalive notices
+  // Until keepalive notices the loss.
+  while (a_->agent->Peers()[0].connected) std::this_thread::yield();
   EXPECT_FALSE(call.reply().IsReady());
   network_->SetBlackHole("a", "b", false);
   network_->SetBlackHole("b", "a", false);
@@ -304,7 +305,8 @@ TEST_F(AgentSessionsTest, RPC_03_ASilentHolderKeepsItsNameUntilItsLeaseEndsAndIs
   ASSERT_TRUE(holder_is_in());
   network_->SetBlackHole("a", "b2", true);
   network_->SetBlackHole("b2", "a", true);
-  while (b_->agent->Peers()[0].connected) std::this_thread::yield();  // until keepalive notices
+  // Until keepalive notices the loss.
+  while (b_->agent->Peers()[0].connected) std::this_thread::yield();
   auto successor = NewWorker("a", 1, "another process");
   ASSERT_TRUE(successor->agent->Start("").ok());
   successor->agent->AddPeer("b2", address);

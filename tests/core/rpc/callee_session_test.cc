@@ -110,7 +110,7 @@ TEST_F(CalleeSessionTest, RPC_61_AnAcknowledgedAnswerIsForgottenAndItsCopiesAreS
   EXPECT_EQ(Ask(1, 1), RequestVerdict::kStale);
 }
 
-// Its end may take long, and the driver calls the session under a lock.
+// Destroying an answer may take long, and the driver calls the session under a lock.
 TEST_F(CalleeSessionTest, AnAcknowledgedAnswerIsDestroyedByTheDriver) {
   auto answer = std::make_shared<Opaque>();
   const std::weak_ptr<Opaque> watched = answer;
@@ -201,7 +201,7 @@ TEST_F(CalleeSessionTest, RPC_34_TheDeadlineStopsWhatHasNotBegunToApply) {
   EXPECT_EQ(session_->next_deadline(), absl::InfiniteFuture());
 }
 
-// The caller may ask for it again in its next session, and it must not be done twice.
+// The caller may send the call again in its next session, and it must not be applied twice.
 TEST_F(CalleeSessionTest, RPC_61_TheEndOfTheSessionStopsWhatHasNotBegunToApply) {
   EXPECT_EQ(Ask(1, 1), RequestVerdict::kRun);
   session_->End(actions_);

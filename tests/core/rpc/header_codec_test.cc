@@ -93,7 +93,7 @@ TEST(HeaderCodec, AnErrorThatQuotesMegabytesStillFits) {
   EXPECT_TRUE(absl::EndsWith(decoded->status.message(), "; look it up"));
 }
 
-// Whoever has no room for a message still says so to its sender.
+// A receiver that has no room for a message still tells the sender so.
 TEST(HeaderCodec, TheBeginningOfARequestSaysWhichCallItIs) {
   Header request = FullRequest();
   request.payload.assign(1000, 'p');

@@ -83,7 +83,7 @@ TEST(ParseCost, DamagedBytesEndTheWalk) {
       }
     }
   }
-  // Deeper than parsers go.
+  // The nesting is deeper than parsers accept.
   std::string deep;
   for (int i = 0; i < 10000; ++i) deep += "\x0a\x7f";
   EXPECT_GT(ParseCost(*v1::PullReply::descriptor(), deep), 0u);

@@ -106,7 +106,7 @@ TEST(WorkerSessionsHello, APeerThatHasNoPlaceForThisWorkerKeepsItsOwnLink) {
   RefuseTheOwner(owner, absl::ResourceExhaustedError("2 of 2 sessions are open"), actions);
   EXPECT_EQ(CountOf<CloseLinkAction>(actions), 0u);
   EXPECT_EQ(owner.table().sessions().begin()->second->link(), 1u);
-  // The next call asks the trainer again, whether it waits for it or not.
+  // The next call asks the trainer again, whether or not it waits for the session.
   CallSpec connect;
   connect.connect_only = true;
   actions.clear();
@@ -247,7 +247,8 @@ TEST(WorkerSessionsLease, AStopOfAnyLengthIsForgiven) {
   EXPECT_EQ(owner.table().sessions().size(), 1u);
 }
 
-// Its sender takes no place in the table of sessions, but a connection and a thread's attention.
+// The sender of keepalives takes no place in the table of sessions, but it takes a connection and a
+// thread's attention.
 TEST(WorkerSessionsLinks, ALinkOnWhichOnlyKeepalivesComeEndsAndOneWithASessionStays) {
   WorkerSessions owner(OwnerOptions());
   Actions actions;
@@ -272,7 +273,7 @@ TEST(WorkerSessionsLinks, ALinkOnWhichOnlyKeepalivesComeEndsAndOneWithASessionSt
   EXPECT_EQ(closed, std::vector<LinkId>{kNeverGreets});
 }
 
-// Two workers in lockstep: what one says arrives at the other a step later, on the same link.
+// Two workers in lockstep: a message arrives at the other worker one step later, on the same link.
 class TwoThatDialEachOther : public ::testing::Test {
  protected:
   static constexpr LinkId kFromA = 1, kFromB = 2;

@@ -148,7 +148,7 @@ void LedgerWorld::GiveUp(int caller, uint32_t which) {
   Worker& self = *workers_[caller];
   if (self.calls.empty()) return;
   const Call call = Nth(self.calls, which)->second;
-  if (call.kind == Kind::kRelease || call.kind == Kind::kCounted) return;  // they have no waiter
+  if (call.kind == Kind::kRelease || call.kind == Kind::kCounted) return;  // nobody waits for these
   ++probes_.given_up;
   self.calls.erase(call.id);
   Call cancel = call;

@@ -32,7 +32,7 @@ struct Probes {
   uint64_t repeated = 0;
   uint64_t answers_taken_back = 0;    // answers to calls that were given up
   uint64_t forks_while_made = 0;      // forks counted while their value was under creation
-  uint64_t made_for_nobody = 0;       // values that had no holder any more when they were made
+  uint64_t made_for_nobody = 0;       // values that no longer had a holder when they were made
   uint64_t refused_forks = 0;         // forks of values that were gone
   uint64_t loans_ended_by_death = 0;  // loans that ended with their receiver's session
 };

@@ -76,7 +76,7 @@ void LedgerWorld::ServeAsk(Call call) {
     if (handle.about.owner == call.caller || !MayBePassedOn(self, fork, handle)) continue;
     const GlobalId child = self.ids.Next();
     if (mistake_ == Mistake::kLentReferenceIsNotKept) {
-      // The mistake: nothing keeps the lent reference.
+      // The deliberate mistake: nothing keeps the lent reference.
     } else if (!self.user.AddChild(fork, child).ok()) {
       continue;
     } else if (!self.loans.Add(KeyOf(call), child)) {
@@ -198,7 +198,7 @@ void LedgerWorld::Failed(const Call& call, bool may_exist) {
     Release(call.caller, self.user.Fail(call.about.fork, why, may_exist));
   }
   if (call.kind == Kind::kFork) BorrowEnded(call, false);
-  if (call.kind == Kind::kPass) Succeeded(call);  // the call needs its argument no longer
+  if (call.kind == Kind::kPass) Succeeded(call);  // the call no longer needs its argument
 }
 
 void LedgerWorld::Borrow(int holder, const Reference& from, Call fork) {

@@ -342,8 +342,8 @@ TEST_F(LendingTest, RREF_13_RREF_15_AReferenceThatComesHomeThroughAnotherAddsNoF
   EXPECT_EQ(user_.rrefs->stats().loans, 0u);
 }
 
-// The session ends while the answer that the owner counts the fork waits to be handled: whoever
-// asks in the next session, nobody counts the fork any more.
+// The session ends while the answer that the owner counts the fork waits to be handled. Nobody
+// counts the fork any more, whatever is asked in the next session.
 TEST_F(LendingTest, AForkThatWasCountedInAnEarlierSessionIsNotConfirmed) {
   RRef passed = *PassInCall(held_);
   ASSERT_TRUE(network_.RunOne()) << "the owner counts the fork";
@@ -365,7 +365,7 @@ TEST_F(LendingTest, AnAnswersReferenceOfAnEarlierSessionHasFailed) {
   EXPECT_FALSE(adopted.confirmed().Wait().ok());
 }
 
-// What the user asked the owner to make, and passes on meanwhile.
+// A value that the user asked the owner to make, and that it passes on during the creation.
 class CreationTest : public LendingTest {
  protected:
   RRef pending_ = user_.rrefs->NewUserRRef("owner0", 0);

@@ -89,7 +89,7 @@ void ExpectWholeRows(int64_t width) {
 
 TEST(RowsTest, ReadersSeeWholeRows) {
   ExpectWholeRows<float>(64);
-  ExpectWholeRows<float>(7);  // is copied in words of 4 bytes
+  ExpectWholeRows<float>(7);  // copied in words of 4 bytes
   ExpectWholeRows<double>(33);
 }
 

@@ -384,7 +384,7 @@ TEST_F(StoreTest, ASmallResultStaysChargedAsLongAsAnybodyHoldsIt) {
   store_ = Store::Create(std::move(options), ids_);
   constexpr int kResults = 10;
   const size_t bytes = size_t{60} << 10;
-  // Threads of their own move all of their sums to the accounts when they end.
+  // A new thread moves all of its sums to the accounts when it ends.
   std::vector<Tensor> results;
   std::thread([&] {
     MemoryScope scope(budget->transit().get());

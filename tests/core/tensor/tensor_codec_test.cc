@@ -18,7 +18,7 @@ Buffer Bytes(size_t count, char value = 0) {
   return Buffer::FromString(std::string(count, value));
 }
 
-// The columns of a single f32[2, 3].
+// Returns the columns of a single f32[2, 3].
 TensorColumns OneMatrix() {
   return {{1}, {1}, {2}, {2, 3}};
 }

@@ -1,4 +1,4 @@
-// Calls the functions of the custom daemon from a trainer, through the public face.
+// Calls the functions of the custom daemon from a trainer, through the public API.
 
 #include "client/calls.h"
 #include "examples/custom_daemon/functions.h"

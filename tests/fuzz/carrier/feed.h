@@ -37,7 +37,7 @@ inline bool Feed(const Frame& frame, const Limits& limits, const ReceiveMemory& 
     const absl::StatusOr<Assembler::Room> room =
         assembler.FindRoom(piece->transfer, absl::UnixEpoch());
     if (!room.ok()) return false;
-    if (*room == Assembler::Room::kNone) return true;  // the link would leave it where it is
+    if (*room == Assembler::Room::kNone) return true;  // a link would leave the piece unread
     absl::StatusOr<Assembler::Slot> slot = assembler.BeginPiece(*piece);
     if (!slot.ok()) return false;
     slot->Fill();

@@ -4,7 +4,7 @@
 // An input is a list of commands of the peer and of the reader, each a byte and its arguments:
 //
 //   0  offset (2 bytes), length (1 byte), bytes   writes into the ring
-//   1  count (2 bytes)                            moves the tail by so much
+//   1  count (2 bytes)                            moves the tail forward by `count`
 //   2  tail (8 bytes)                             sets the tail
 //   3                                             reads the next frame and gives its space back
 //   4                                             reads the next frame and leaves it in the ring

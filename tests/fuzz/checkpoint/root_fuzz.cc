@@ -1,5 +1,5 @@
 // Appends arbitrary bytes to the path of a root and to the path of a save in it. A folder that is
-// found there must lie below the root.
+// found there must be below the root.
 
 #include <stdlib.h>
 
@@ -19,7 +19,7 @@ namespace {
 
 const std::string kToken(kTokenDigits, 'a');
 
-// Has a save in <dir>/root, another one in <dir>/out, and links between the two.
+// A tree with a save in <dir>/root, another one in <dir>/out, and links between the two.
 class Tree {
  public:
   Tree() {

@@ -1,4 +1,4 @@
-// Decodes arbitrary bytes as the header of a safetensors file. Decoded tensors must lie within the
+// Decodes arbitrary bytes as the header of a safetensors file. Decoded tensors must be within the
 // file, and a header that psd can load must encode to one that decodes to the same.
 
 #include <cstddef>

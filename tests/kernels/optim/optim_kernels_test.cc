@@ -410,7 +410,7 @@ TEST(OptimKernels, ResultDoesNotDependOnPosition) {
   });
 }
 
-// The last byte of the array is the last byte of a page, and the next page must not be touched.
+// The array ends at the end of a page, and the next page must not be touched.
 TEST(OptimKernels, NothingBehindTheArraysIsTouched) {
   const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   void* const pages =

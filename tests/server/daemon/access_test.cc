@@ -39,7 +39,7 @@ using ::testing::Not;
 
 const OptimizerSpec kSgd1{"sgd", {{"lr", 1}}};
 
-// Methods that ask nothing, and the reason why.
+// The methods that ask nothing, with the reason for each.
 const std::map<std::string, std::string>& Unasked() {
   static const auto* const reasons = new std::map<std::string, std::string>{
       {"rref.release", "gives back references that the caller holds"},
@@ -95,7 +95,7 @@ class AccessTest : public ::testing::Test {
     access().SetPolicy([](const AccessQuestion&) -> std::optional<size_t> { return 0; });
   }
 
-  // Denies what `right` asks for `object`, and nothing else.
+  // Denies `right` on `object`, and nothing else.
   void Deny(rpc::Right right, const std::string& object) {
     access().SetPolicy([right, object](const AccessQuestion& question) -> std::optional<size_t> {
       if (question.right != right) return std::nullopt;
@@ -371,7 +371,7 @@ TEST_F(AccessTest, AStepOverAThousandParametersAsksOncePerRequest) {
   EXPECT_EQ(questions, 5) << "a name was dropped, so both are asked again";
 }
 
-// Clients of the unary service are asked about by the same names.
+// For clients of the unary service, the policy is asked by the same names.
 TEST_F(AccessTest, TheGatewayAsksForItsClients) {
   const auto stub = v1::ParameterService::NewStub(
       grpc::CreateChannel(address_, grpc::InsecureChannelCredentials()));

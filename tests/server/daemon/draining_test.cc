@@ -1,5 +1,5 @@
-// A daemon that stops while trainers and clients wait for each other: everybody is told at once
-// that nothing was applied, and the stop waits for nobody.
+// A daemon stops while trainers and clients wait for each other: all of them are told at once that
+// nothing was applied, and the stop waits for none of them.
 
 #include <gmock/gmock.h>
 #include <grpcpp/create_channel.h>
@@ -162,7 +162,7 @@ class DrainingTest : public ::testing::Test {
       });
     });
   }
-  // Elements of w on the daemon.
+  // Returns the elements of w on the daemon.
   float W() {
     const auto entry = Must(server_->runtime().store().Lookup("w"));
     return Elements(Must(entry->parameter->Pin()).tensor)[0];
@@ -202,8 +202,8 @@ TEST_F(DrainingTest, WhoeverWaitsForOthersIsToldAtOnceThatNothingWasApplied) {
   ASSERT_TRUE(Step(b, *pace_of_b).ok());
   const float before = W();
 
-  // A round lacks its third trainer; a clipped one measures first; a step is ahead of c's; and c
-  // meets nobody.
+  // One round lacks its third trainer; a round with clipping measures first; a step is ahead of
+  // c's; and c meets no other trainer.
   Client client(address_);
   std::vector<std::future<absl::Status>> waiting;
   waiting.push_back(StepAsync(a, *round_of_a));
@@ -229,7 +229,8 @@ TEST_F(DrainingTest, WhoeverWaitsForOthersIsToldAtOnceThatNothingWasApplied) {
   EXPECT_EQ(W(), before);
 }
 
-// Steps of trainers and of clients that come all the time: what was applied is what was reported.
+// Steps of trainers and of clients come all the time. The applied steps are those that were
+// reported as applied.
 TEST_F(DrainingTest, UnderLoadEveryStepHasAFateThatIsKnown) {
   std::atomic<int> reported{0};
   std::vector<std::thread> threads;

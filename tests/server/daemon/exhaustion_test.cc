@@ -12,7 +12,7 @@
 namespace psd::server {
 namespace {
 
-// Nothing catches what is thrown here, as in the threads of libraries.
+// Nothing catches an exception from here, as in the threads of libraries.
 void AskFor(size_t bytes) noexcept {
   auto memory = std::make_unique<char[]>(bytes);
   memory[bytes - 1] = 1;

@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr uint64_t kGiB = uint64_t{1} << 30;
 
-// Provides a /proc and a /sys in a folder of its own.
+// Provides a /proc and a /sys in a temporary folder.
 class MemoryLimitTest : public testing::Test {
  protected:
   void SetUp() override {

@@ -339,7 +339,7 @@ class RandomHistory {
         if (alive) Note(ledger_.Leave(name, alive_[name], 1));
         alive_.erase(name);
         return;
-      case 2:  // the end of another life than the current one
+      case 2:  // the end of another incarnation than the present one
         return Note(ledger_.Leave(name, last_incarnation_ + 1000, 1));
       case 3:
         if (!waiting_.empty()) {

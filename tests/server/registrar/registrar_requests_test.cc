@@ -51,11 +51,11 @@ class RegistrarAgent : public FakeAgent {
   std::map<std::string, rpc::Handler> handlers_;
 };
 
-// A call whose request can be looked at, and which its caller may give up. Thread-safe but for
-// payload().
+// A call whose request the test can inspect, and which its caller may give up. Thread-safe except
+// for payload().
 class WatchedCall : public rpc::ServerCall {
  public:
-  // The caller's session ends right after BeginApply was asked `lives` times.
+  // The caller's session ends right after BeginApply was called `lives` times.
   WatchedCall(rpc::PeerInfo caller, std::string method, std::string request,
               int lives = std::numeric_limits<int>::max())
       : caller_(std::move(caller)),
@@ -250,8 +250,8 @@ TEST_F(RegistrarRequestsTest, AJoinIsUndoneIfItsSessionEndsMeanwhile) {
   EXPECT_TRUE(registrar_.World().empty());
 }
 
-// One gives the all-gather up while the last member arrives, a bit later in each round. Either the
-// all-gather is complete, or all others still wait: no answer lacks a member.
+// One member gives the all-gather up while the last member arrives, a bit later in each round.
+// Either the all-gather is complete, or all others still wait: no answer lacks a member.
 TEST_F(RegistrarRequestsTest, AnAllGatherThatIsGivenUpAsTheLastArrivesHasAllMembersOrNone) {
   constexpr size_t kMembers = 64;  // the more there are, the longer it takes to answer all
   constexpr int kRounds = 400;
@@ -376,7 +376,7 @@ TEST_F(RegistrarRequestsTest, AWorkerThatCannotJoinSaysSoAgainAndAgain) {
   rpc::RegistrarClient client(agent, timers, logger);
   rpc::JoinOptions options;
   options.registrar = "owner0";
-  options.role = rpc::WorkerRole::kOwner;  // and has no address
+  options.role = rpc::WorkerRole::kOwner;  // it has no address
   client.KeepJoined(options);
   while (logger.failures() < 3) {
     network_.RunAll();

@@ -216,8 +216,8 @@ TEST(GatewaySessionsMemory, ACallThatWasGivenUpStaysChargedWhileItRuns) {
   EXPECT_LE(options.memory->transit()->used_bytes(), before + (size_t{8} << 10));
 }
 
-// One session takes no more than its own bytes and its first calls, so that all of them fit into
-// what is left to small calls.
+// One session takes no more than its own bytes and its first calls, so all of them fit into the
+// memory reserved for small calls.
 TEST(GatewaySessionsMemory, AllSessionsTogetherTakeSixKibibytesEach) {
   GatewayOptions options;
   options.memory = MemoryBudget::Create(size_t{1} << 30);

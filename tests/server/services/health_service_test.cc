@@ -1,4 +1,4 @@
-// The health service as its clients see it. No call of it stays open when its client is gone.
+// The health service as its clients see it. None of its calls stays open when the client is gone.
 
 #include "server/services/health_service.h"
 

@@ -1,4 +1,4 @@
-// The reflection service as tools see it. No stream of it stays open when its client is gone.
+// The reflection service as tools see it. None of its streams stays open when the client is gone.
 
 #include "server/services/reflection_service.h"
 
@@ -81,7 +81,7 @@ class ReflectionServiceTest : public ::testing::Test {
   ReflectionServiceTest()
       : reflection_({"psd.v1.ParameterService", "grpc.health.v1.Health"}),
         host_([this](grpc::ServerBuilder& b) { reflection_.Register(b); }) {
-    // These lines make sure that the files are linked in.
+    // These lines make the linker keep the files.
     psd::v1::StepOptimizerRequest::descriptor();
     psd::testing::Extending::descriptor();
     reflection_.Serve(host_);

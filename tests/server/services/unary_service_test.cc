@@ -74,7 +74,7 @@ TEST_F(UnaryServiceTest, ANumberThatComesAgainWithAnotherRequestIsRefused) {
   EXPECT_EQ(PullW(), std::vector<float>(4, -1)) << "the first request, once";
 }
 
-// As a load does, which begins another life.
+// Begins another life, as a load does.
 TEST_F(UnaryServiceTest, StepsOfASessionAreForTheLifeThatItHasJoined) {
   CreateW();
   worker::Runtime& runtime = server_->runtime();
@@ -98,7 +98,8 @@ TEST_F(UnaryServiceTest, StepsOfASessionAreForTheLifeThatItHasJoined) {
   EXPECT_EQ(PullW(), std::vector<float>(4, -1));
 }
 
-// The part here was created, or loaded, with another one on an owner that is started again since.
+// The part on this owner was created, or loaded, together with a part on an owner that has been
+// restarted since.
 TEST_F(UnaryServiceTest, AHalfOptimizerIsRefused) {
   CreateW();
   worker::Runtime& runtime = server_->runtime();
@@ -127,7 +128,8 @@ TEST_F(UnaryServiceTest, AHalfOptimizerIsRefused) {
   EXPECT_TRUE(Mutate(&Stub::Step, Step(context)).ok());
 }
 
-// Whoever creates a parameter gets its answer, even if another client drops the name meanwhile.
+// The client that creates a parameter gets its answer, even if another client drops the name
+// meanwhile.
 TEST_F(UnaryServiceTest, ACreationIsAnsweredWhoeverDropsTheNameMeanwhile) {
   std::atomic<bool> done{false};
   std::thread drops([&] {

@@ -97,7 +97,7 @@ TEST_F(UnaryRoundTest, DrainingAnswersAStepThatWaitsForOthers) {
   EXPECT_THAT(first_.error_message(), HasSubstr("the step was not applied"));
 }
 
-// Steps by -1 when `hold` returns.
+// Changes the parameter by -1 when `hold` returns.
 class HeldOptimizer : public optim::FunctionalOptimizer {
  public:
   explicit HeldOptimizer(std::function<void()> hold) : hold_(std::move(hold)) {}
@@ -189,8 +189,8 @@ TEST_F(UnaryHeldStepTest, DrainingRefusesWhatIsNewAndAnswersWhatRuns) {
   EXPECT_TRUE(first_.ok()) << first_.error_message();
 }
 
-// A step that waits for another writer of its parameter, of an optimizer whose steps do not wait
-// for other trainers.
+// A step that waits for another writer of its parameter. The steps of its optimizer do not wait for
+// other trainers.
 class UnaryWriterTest : public UnaryServiceTest {
  protected:
   UnaryWriterTest() {
@@ -206,7 +206,7 @@ class UnaryWriterTest : public UnaryServiceTest {
     step_.mutable_header()->set_session(session_);
     step_.mutable_header()->set_sequence(++sequence_);
     waits_ = std::thread([this] { first_ = Call(&Stub::Step, step_); });
-    absl::SleepFor(absl::Milliseconds(100));  // by then it waits for the writer
+    absl::SleepFor(absl::Milliseconds(100));  // by then the step waits for the writer
   }
   store::WriteClaims& claims() { return server_->runtime().store().write_claims(); }
   // Lets the step go on. Returns its answer.

@@ -40,7 +40,8 @@ namespace {
 
 using store::EntryPtr;
 
-// Odd sizes. Some parameters are cut into pieces at different places, and some share a piece.
+// The sizes are odd. Some parameters are cut into pieces at different places, and some share a
+// piece.
 const std::vector<int64_t> kSizes = {
     3,  2 * kPieceElements + 777, 0, 1025, kPieceElements - 1, kPartElements, kPieceElements + 1,
     100};
@@ -251,7 +252,7 @@ TEST_F(LargeTurnTest, AStepThatTheExecutorRefusesRunsAnyway) {
   EXPECT_EQ(ended_, 1);
 }
 
-// A round may be completed on the timer's thread, where the lease of the last missing member ends.
+// A round may be completed on the timer's thread when the lease of the last missing member ends.
 TEST_F(LargeTurnTest, ALargeRoundDoesNotRunOnTheThreadThatCompletesIt) {
   StuckExecutor executor;
   Make(kInlineElements, executor, UpdateMode::Synchronous(2));

@@ -140,7 +140,7 @@ TEST_F(OwnerOptimizerTest, CreationRefusesWhatItCannotStep) {
   EXPECT_EQ(a->parameter->stats().spares, 0);
 }
 
-// The memory of a value beside its elements, where its name has one character.
+// The memory of a value beside its elements, if its name has one character.
 constexpr size_t kEntry = store::kEntryBytes + 1;
 
 TEST_F(OwnerOptimizerTest, MemoryIsReservedAtCreationAndGivenBack) {
@@ -368,7 +368,7 @@ TEST_F(OwnerOptimizerTest, OPT_48_AnOldLifesDecisionsDoNotDisplaceANewOnes) {
   EXPECT_EQ(set(0.125, 10, kOldLife).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_TRUE(set(1, 1, kLife).ok());
   EXPECT_TRUE(set(0.25, 2, kLife).ok());
-  EXPECT_TRUE(set(1, 1, kLife).ok());  // has been overtaken, so it changes nothing
+  EXPECT_TRUE(set(1, 1, kLife).ok());  // it has been overtaken, so it changes nothing
   EXPECT_EQ(optimizer->options(0)->spec.options.at("lr"), 0.25);
 }
 
@@ -380,7 +380,7 @@ TEST_F(OwnerOptimizerTest, OPT_48_SchedulesGoByAcceptedSteps) {
   ASSERT_TRUE(Step(*optimizer, {{a->id, Full(1)}}).ok());
   EXPECT_EQ(First(a), 7);
   auto cancelled = Step(*optimizer, {{a->id, Full(1)}}, {}, [] { return false; });
-  EXPECT_FALSE(cancelled.ok());  // does not count for the schedule
+  EXPECT_FALSE(cancelled.ok());  // the step does not count for the schedule
   ASSERT_TRUE(Step(*optimizer, {{a->id, Full(1)}}).ok());
   EXPECT_EQ(First(a), 6.5f);
   StepTerms told;

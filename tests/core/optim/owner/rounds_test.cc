@@ -98,7 +98,7 @@ class RoundTest : public OwnerOptimizerTest {
   std::shared_ptr<OwnerOptimizer> optimizer_;
   std::map<uint64_t, std::vector<absl::Status>> turns_;
   std::map<uint64_t, std::vector<absl::StatusOr<double>>> measured_;
-  std::map<uint64_t, uint64_t> epochs_;  // of those trainers whose session is not their first
+  std::map<uint64_t, uint64_t> epochs_;  // for the trainers whose session is not their first
   std::map<uint64_t, RoundPlace> places_;
   std::map<uint64_t, std::vector<absl::StatusOr<StepResult>>> answers_;
   uint64_t last_ticket_ = 0;
@@ -128,7 +128,7 @@ TEST_F(RoundTest, MeanIsOverThoseInTheRound) {
   Offer(3);
   EXPECT_EQ(First(a_), 2);
   Offer(1);
-  optimizer_->EndSession({3, 1});  // it died: the round goes on without it
+  optimizer_->EndSession({3, 1});  // the member died, and the round goes on without it
   EXPECT_EQ(First(a_), 3);
   Offer(3);
   EXPECT_EQ(answers_[3][1].status().code(), absl::StatusCode::kAborted);
@@ -264,7 +264,7 @@ TEST_F(RoundTest, TheLeadNamesARoundWhoseMembersMeasureAndThenStep) {
   EXPECT_EQ(Place(1).word.number, 2u);
 }
 
-// Trainer 2's question was cut off here, and answered on another owner.
+// Trainer 2's request was cut off here, and was answered on another owner.
 TEST_F(RoundTest, AMemberThatGivesItsTurnBackIsWaitedForInNeitherPhase) {
   for (const bool overtakes : {true, false}) {
     Make(UpdateMode::Synchronous(2, UpdateMode::Reduction::kSum));
@@ -285,7 +285,7 @@ TEST_F(RoundTest, AMemberThatGivesItsTurnBackIsWaitedForInNeitherPhase) {
     Offer(2, {2, 4});
     EXPECT_EQ(LastCode(2), absl::StatusCode::kCancelled) << "a message that comes late";
     EXPECT_EQ(First(a_), before + 1);
-    NameRound(7);  // it is a member still
+    NameRound(7);  // the trainer is still a member
     EXPECT_EQ(Place(2).word.number, 2u);
   }
 }
@@ -302,7 +302,7 @@ TEST_F(RoundTest, AMemberWhoseCallIsCancelledIsOutOfTheRoundHere) {
   EXPECT_EQ(LastCode(2), absl::StatusCode::kCancelled);
 }
 
-// The lead had not heard of the end when it named the round.
+// The lead did not know of the end when it named the round.
 TEST_F(RoundTest, AMemberWhoseSessionHasEndedIsNotWaitedForByALaterWord) {
   Make(UpdateMode::Synchronous(2, UpdateMode::Reduction::kSum));
   NameRound(5);
@@ -334,7 +334,7 @@ TEST_F(RoundTest, ATurnOfAFormerSessionIsNotExpectedOnceItsTrainerHasJoinedAgain
     ASSERT_EQ(answers_[1].size(), 1u) << "nobody comes in the turn of the session that has ended";
     EXPECT_EQ(answers_[1][0]->trainers, 1);
     if (notice == Notice::kLast) optimizer_->EndSession({2, 1});
-    optimizer_->Join(Session(2), 11);  // another part of the trainer's program joins, too
+    optimizer_->Join(Session(2), 11);  // another part of the trainer's program joins too
     TakeTurn(2, 10, 10);               // first: its place was empty, so nobody would wait for it
     TakeTurn(1, 9, 9);
     ASSERT_EQ(Place(2).word.members.size(), 2u) << turns_[2].back();
@@ -365,7 +365,7 @@ TEST_F(RoundTest, AMemberThatJoinsAgainEndsTheWaitForItsFormerSession) {
   EXPECT_EQ(Place(2).word.members.size(), 2u);
 }
 
-// It was applied here and failed on another owner, where it is tried again.
+// The step was applied here and failed on another owner, where it is tried again.
 TEST_F(RoundTest, AStepThatWasAppliedBeforeTakesPartWithoutItsGradients) {
   Make(UpdateMode::Synchronous(2));
   NameRound(5);

@@ -65,7 +65,8 @@ TEST_F(EarlyStartsTest, ThoseThatAreDroppedDoNotStart) {
   EXPECT_EQ(Add(), nullptr);
 }
 
-// As when the queue of functions is full: each start fails and gives its leave back within it.
+// This happens when the queue of functions is full: each start fails and gives its leave back
+// before it returns.
 TEST_F(EarlyStartsTest, StartsThatEndAtOnceDoNotNest) {
   Fill();
   int depth = 0, deepest = 0, ended = 0;

@@ -1,4 +1,4 @@
-// Turns of steps over the wire. The messages that end them arrive.
+// Turns of steps over the wire: the messages that end them arrive.
 
 #include <algorithm>
 #include <atomic>
@@ -83,7 +83,7 @@ TEST(TurnsTest, TheEndOfATurnIsSentUntilItArrives) {
   EXPECT_GT(refusals, 3);
 }
 
-// Nobody waits for a trainer that has let its optimizer go while its link was down.
+// Nobody waits for a trainer that has released its optimizer while its link was down.
 TEST(TurnsTest, AMessageOfLeavingIsSentUntilItArrives) {
   std::atomic<int> refusals{0};
   testing::PickyRules rules;
@@ -112,8 +112,8 @@ TEST(TurnsTest, AMessageOfLeavingIsSentUntilItArrives) {
   EXPECT_GT(refusals, 3);
 }
 
-// The word on a round names a turn of the trainer's former session, and arrives after the trainer
-// has created the optimizer again.
+// The lead's message about a round names a turn of the trainer's former session, and arrives after
+// the trainer has created the optimizer again.
 TEST(TurnsTest, NobodyWaitsForATurnOfATrainerThatHasLostItsSessionAndIsBack) {
   std::atomic<bool> cut{false};
   testing::PickyRules rules;
