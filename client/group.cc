@@ -158,7 +158,7 @@ absl::Status Worker::Shutdown(const ShutdownOptions& options) {
     if (status.ok() && options.refuse_held_references) {
       status = WithRemedy(absl::FailedPreconditionError(
                               absl::StrCat(name(), " still holds references at shutdown: ", list)),
-                          "let go of them before");
+                          "release them before");
     }
   }
   state_->registrar_client->Stop();

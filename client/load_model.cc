@@ -430,8 +430,8 @@ absl::StatusOr<LoadSummary> LoadModel(Worker& worker, const LoadOptions& options
   if (options.batch_bytes == 0) return absl::InvalidArgumentError("LoadOptions::batch_bytes is 0");
   if (options.only_missing && options.spread) {
     return absl::InvalidArgumentError(
-        "LoadOptions: what is missing goes where it was, so only_missing and spread exclude each "
-        "other");
+        "LoadOptions: only_missing loads values to where they were, so it cannot be combined with "
+        "spread");
   }
   PSD_ASSIGN_OR_RETURN(std::string folder, checkpoint::FindSave(*files, options.dir));
   PSD_ASSIGN_OR_RETURN(std::unique_ptr<SaveReader> save, SaveReader::Open(files, folder));

@@ -31,8 +31,8 @@ absl::Status CheckSkew(const SavedOptimizer& optimizer, const SavedPart& saved,
                        const std::string& owner, const KeptPart& now) {
   const std::string part = absl::StrCat(owner, "'s part of optimizer '", optimizer.name, "'");
   const std::string remedy =
-      "; load all of a save, or put the save's part beside it all the same with --accept-skew "
-      "(LoadOptions::accept_skew)";
+      "; load all of a save, or combine it with the save's parts in spite of this with "
+      "--accept-skew (LoadOptions::accept_skew)";
   if (saved.life != now.life.ToString()) {
     return absl::FailedPreconditionError(
         absl::StrCat(part,
@@ -110,7 +110,7 @@ class Chooser {
     if (!share.begun.IsNone()) return absl::OkStatus();
     return absl::FailedPreconditionError(
         absl::StrCat("the parts of optimizer '", index_.optimizers[number].name,
-                     "' are of several lives, and none of them knows all owners as they are: load "
+                     "' have several lives, and none of these lives has the present owners: load "
                      "all of a save"));
   }
 
@@ -162,7 +162,7 @@ class Chooser {
               absl::StrCat("'", value.name, "' is missing on ", owner,
                            ": its name was dropped, and a part of an optimizer that is not missing "
                            "still steps the value")),
-          absl::StrCat("drop the optimizer on ", owner, " too, and both are brought back"));
+          absl::StrCat("drop the optimizer on ", owner, " too; then the load brings back both"));
     }
     if (hosted == nullptr) return true;
     return !stepped && hosted->value.version <= 1 && value.version > hosted->value.version;

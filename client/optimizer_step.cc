@@ -142,7 +142,7 @@ StepOutcome DistributedOptimizer::StepDetailed(const std::vector<const Context*>
 StepOutcome DistributedOptimizer::RetryFailed(const StepOutcome& outcome) {
   if (outcome.attempt == nullptr) {
     StepOutcome refused;
-    refused.refused = absl::InvalidArgumentError("RetryFailed of an outcome that no step gave");
+    refused.refused = absl::InvalidArgumentError("RetryFailed needs the outcome of a step");
     return refused;
   }
   if (outcome.status().ok()) return outcome;
@@ -352,7 +352,7 @@ bool DistributedOptimizer::State::Prepare(const StepAttempt& attempt, bool measu
   if (!failed) return true;
   for (OwnerOutcome& owner : outcome.owners) {
     if (!owner.status.ok()) continue;
-    owner.status = absl::AbortedError("not applied: another owner could not");
+    owner.status = absl::AbortedError("not applied: another owner could not apply it");
     owner.held_back = true;
   }
   return false;

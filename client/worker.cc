@@ -192,7 +192,7 @@ absl::StatusOr<Worker::State::CallPlan> Worker::State::Plan(const CallOptions& c
   if (plan.options.timeout < absl::ZeroDuration()) {
     return absl::InvalidArgumentError(
         absl::StrCat("a timeout of ", absl::FormatDuration(plan.options.timeout),
-                     "; 0 waits as long as it takes, none at all is the default"));
+                     "; 0 means no timeout, an unset one means the default timeout"));
   }
   if (call.context == nullptr) return plan;
   PSD_RETURN_IF_ERROR(call.context->CheckUsable());

@@ -79,7 +79,7 @@ absl::Status ReadOwners(std::vector<OwnerAddress>* owners) {
     PSD_ASSIGN_OR_RETURN(OwnerAddress owner, ParseOwner(kOwners, *value, part));
     for (const OwnerAddress& other : *owners) {
       if (other.name == owner.name)
-        return Bad(kOwners, *value, absl::StrCat(owner.name, " is there twice"),
+        return Bad(kOwners, *value, absl::StrCat(owner.name, " is named twice"),
                    "name each owner once");
     }
     owners->push_back(std::move(owner));

@@ -147,7 +147,7 @@ void DistAutograd::Core::Drain() {
 
 void DistAutograd::Core::Close() {
   for (const auto& pass : table_.Passes()) {
-    pass->Fail(absl::CancelledError(absl::StrCat("error on ", self_.name, ": it is going")), "");
+    pass->Fail(absl::CancelledError(absl::StrCat("error on ", self_.name, ": it is stopping")), "");
   }
   gate_.Close();
 }

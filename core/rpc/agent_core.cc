@@ -174,9 +174,9 @@ void AgentCore::StartCall(const std::shared_ptr<ClientCall>& call, CallSpec spec
                           absl::Duration timeout) {
   PeerInfo callee{call->peer(), 0};
   if (timeout < absl::ZeroDuration()) {
-    return call->Complete(callee, absl::InvalidArgumentError(
-                                      absl::StrCat("timeout ", absl::FormatDuration(timeout),
-                                                   " is negative; 0 waits as long as it takes")));
+    return call->Complete(
+        callee, absl::InvalidArgumentError(absl::StrCat("timeout ", absl::FormatDuration(timeout),
+                                                        " is negative; 0 means no timeout")));
   }
   Actions actions;
   absl::Time wake;

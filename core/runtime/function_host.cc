@@ -19,14 +19,14 @@ namespace {
 
 absl::Status NotFoundInTime(const std::string& callee) {
   return absl::DeadlineExceededError(
-      absl::StrCat(callee, " was not found before the time of the function's own call was over"));
+      absl::StrCat(callee, " was not found before the deadline of the function's own call"));
 }
 
 }  // namespace
 
 absl::Status RuntimeFunctionHost::Destroyed() const {
   return absl::FailedPreconditionError(
-      absl::StrCat("the worker ", self_.name, ", which ran the function, exists no more"));
+      absl::StrCat("the worker ", self_.name, ", which ran the function, no longer exists"));
 }
 
 absl::StatusOr<rpc::CallOptions> RuntimeFunctionHost::OptionsUntil(absl::Time deadline) const {

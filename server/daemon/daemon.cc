@@ -223,7 +223,7 @@ class Daemon {
   void EndAtSecondSignal() {
     auto waits = StartThread("a thread that waits for a second signal", [logger = logger_] {
       WaitForStopSignal();
-      logger->Log(LogLevel::kWarning, "daemon_stopped", "told twice to stop: calls were cut off",
+      logger->Log(LogLevel::kWarning, "daemon_stopped", "a second stop signal cut calls off",
                   {{"exit_code", static_cast<int>(kExitImpatient)}});
       std::_Exit(kExitImpatient);
     });

@@ -22,7 +22,7 @@ constexpr char kUnaryServiceName[] = "psd.v1.ParameterService";
 
 void LogRefusing(Logger& logger, const absl::Status& why) {
   if (why.ok()) {
-    logger.Log(LogLevel::kInfo, "connections_taken", "connections are taken again");
+    logger.Log(LogLevel::kInfo, "connections_taken", "connections are accepted again");
   } else {
     logger.Log(LogLevel::kError, "connections_refused", why.message());
   }

@@ -54,7 +54,7 @@ absl::StatusOr<size_t> CheckSizes(const v1::RegistrarBarrierRequest& request,
   if (given <= kMaxGatheredBytes) return given;
   return absl::InvalidArgumentError(
       absl::StrCat("all-gather: ", given, " bytes from one worker; at most ", kMaxGatheredBytes,
-                   ": it is for small things, let others fetch what is large"));
+                   ": all-gathers are for small values; let the others fetch large ones"));
 }
 
 // Returns the memory that a call takes while it waits, beside the buffers of its message. The
@@ -352,9 +352,10 @@ void RegistrarService::SessionEnded(const rpc::PeerInfo& peer, uint64_t epoch,
   Deliver(answers);
   if (!left) return;
   const bool orderly = departure == Departure::kOrderly;
-  logger_.Log(LogLevel::kInfo, "worker_left",
-              absl::StrCat(peer.name, orderly ? " left" : " is lost: nothing is heard of it"),
-              {{"worker", peer.name}, {"incarnation", IncarnationToString(peer.incarnation)}});
+  logger_.Log(
+      LogLevel::kInfo, "worker_left",
+      absl::StrCat(peer.name, orderly ? " left" : " is lost: its session ended without a goodbye"),
+      {{"worker", peer.name}, {"incarnation", IncarnationToString(peer.incarnation)}});
 }
 
 }  // namespace psd::server

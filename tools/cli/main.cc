@@ -60,7 +60,7 @@ void PrintUsage(std::FILE* out) {
       "  --owners A=HOST:PORT,…  save, load: use these owners instead of the registrar's list\n"
       "  --name NAME          save: the name of the save (default: the present time)\n"
       "  --leave_out A,B      save: leave out the values of these owners\n"
-      "  --full_speed         save: take all the time, not a seventh, so that steps wait\n"
+      "  --full_speed         save: work all the time, not a seventh of it; steps wait\n"
       "  --map OLD=NEW,…      load: give the values of the saved owner OLD to NEW\n"
       "  --spread             load: spread all values evenly over all owners by their bytes\n"
       "  --only-missing       load: load only what owners have lost, and keep the rest\n"

@@ -25,7 +25,7 @@ absl::Status RoundBoard::Offer(GlobalId step, const RoundPlace& place, bool meas
     if (round.measures != measures || round.steps.count(place.turn) > 0) {
       return WithRemedy(absl::FailedPreconditionError(
                             absl::StrCat("the other members of round ", place.word.number,
-                                         " are elsewhere in it than this step")),
+                                         " are in another phase of it than this step")),
                         "compute a new step");
     }
   }

@@ -45,11 +45,11 @@ class RoundGate : public StepGate {
       same.schedule_step = other.terms.schedule_step;
       if (same == other.terms && request.clip_norm == other.clip_norm) break;
       return absl::FailedPreconditionError(absl::StrCat(
-          "the step is to count its gradients otherwise (scale ", request.terms.gradient_scale,
-          ", limit ", request.terms.gradient_limit, ", norm ", request.clip_norm, ") than that of ",
-          other.member.name, " in the same round (scale ", other.terms.gradient_scale, ", limit ",
-          other.terms.gradient_limit, ", norm ", other.clip_norm,
-          "); all trainers must step with the same options"));
+          "the step scales or limits its gradients differently (scale ",
+          request.terms.gradient_scale, ", limit ", request.terms.gradient_limit, ", norm ",
+          request.clip_norm, ") from that of ", other.member.name, " in the same round (scale ",
+          other.terms.gradient_scale, ", limit ", other.terms.gradient_limit, ", norm ",
+          other.clip_norm, "); all trainers must step with the same options"));
     }
     return absl::OkStatus();
   }

@@ -117,7 +117,7 @@ absl::StatusOr<uint64_t> SaveService::OpenHere(const Key& key, const OwnFiles& f
   }
   if (saves_.Fill(key, opening, *save)) return opening;
   Destroy(*std::move(save));
-  return absl::CancelledError("whoever asked for the save has given it up meanwhile");
+  return absl::CancelledError("the worker that asked for the save has given it up meanwhile");
 }
 
 absl::StatusOr<SaveService::SavePtr> SaveService::MakeFiles(const OwnFiles& files) {
