@@ -15,7 +15,7 @@ struct PlacementOptions {
   // Maps names of saved owners to the owners that get their values now. The values of an owner that
   // is not a key go to the owner of the same name.
   std::map<std::string, std::string> owners;
-  // Whether all values of owners that `owners` does not name are spread anew by their bytes.
+  // Whether all values of owners that `owners` does not name are spread again by their bytes.
   bool spread = false;
 };
 

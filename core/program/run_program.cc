@@ -83,7 +83,7 @@ class Run {
   }
 
   // Whether enough work was done since `cancelled` was last called to call it again. If so, the
-  // count starts anew.
+  // count starts again.
   bool WorkedMuch() {
     if (work_ < kMuchWork) return false;
     work_ = 0;

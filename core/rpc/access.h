@@ -26,7 +26,7 @@
 
 namespace psd::rpc {
 
-// What a caller wants to do. The comments say which objects each right is about.
+// The action that a caller wants to take. The comments say which objects each right covers.
 enum class Right {
   kList,     // see the names, kinds and sizes of values; the prefix of the names
   kRead,     // values, tables, gradients, optimizers

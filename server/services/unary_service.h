@@ -41,8 +41,8 @@ namespace psd::server {
 // not block: a call that must wait is continued by a callback.
 class UnaryService {
  public:
-  // What the service uses. All of it must outlive the service, and the agent must be shut down
-  // before the service is destroyed.
+  // The parts of the worker that the service uses. They must outlive the service, and the agent
+  // must be shut down before the service is destroyed.
   struct Uses {
     rpc::RpcAgent& agent;
     services::ValueService& values;

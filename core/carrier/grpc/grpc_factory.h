@@ -43,7 +43,7 @@ struct GrpcCarrierOptions {
   absl::Duration stall_timeout = absl::Minutes(1);
   // The memory for received payloads of more than 64 KiB. Null means the budget's memory in
   // transit.
-  std::shared_ptr<Allocator> allocator;  // shared with whoever else hands out such memory
+  std::shared_ptr<Allocator> allocator;  // shared with the other users of such memory
   // The number of threads that wait for the network and run the handlers. A carrier that has
   // dialled before it listens has twice as many. With several threads a link stays responsive while
   // another link's handler works, but each message that one thread takes wakes the next thread to

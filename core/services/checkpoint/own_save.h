@@ -24,8 +24,7 @@ namespace psd::services {
 
 // Writes the files of one save. It has its own thread, so that a slow disk delays nothing else. The
 // destructor waits for the write or sync that is under way. It leaves unfinished files in the
-// folder; whoever removes the folder removes them. Thread-safe except where a comment says
-// otherwise.
+// folder; they are removed with the folder. Thread-safe except where a comment says otherwise.
 class OwnSave {
  public:
   // Work for the thread. It gets OK, or the error with which earlier work failed or the save was

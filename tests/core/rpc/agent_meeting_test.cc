@@ -101,7 +101,7 @@ void Meet(absl::Duration one_way, Incarnation incarnation) {
   EXPECT_EQ(a.applied(), kCalls);
   EXPECT_EQ(b.applied(), kCalls);
   // A worker may greet a second time, on the other's link, before its first greeting is answered.
-  // Its session then begins anew. No worker greets a third time.
+  // Its session then begins again. No worker greets a third time.
   EXPECT_LE(a.sessions_of(b), 2u);
   EXPECT_LE(b.sessions_of(a), 2u);
 }
