@@ -29,7 +29,7 @@ inline constexpr size_t kMaxHostBytes = 253;
 
 // Errors: INVALID_ARGUMENT saying what is wrong.
 absl::StatusOr<HostPort> ParseHostPort(absl::string_view address);
-// As ParseHostPort, for an address that is to be dialled, which must have a port other than 0.
+// Like ParseHostPort, for an address that is to be dialled, which must have a port other than 0.
 absl::StatusOr<HostPort> ParseHostPortToDial(absl::string_view address);
 
 // Returns the address, as "host:port", that others dial to reach a worker that listens on `bound`.

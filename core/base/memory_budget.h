@@ -55,7 +55,7 @@ class MemoryAccount : public Allocator {
 
   // The bytes that this account may use if no other uses any; 0 means no limit.
   size_t limit_bytes() const;
-  // The most bytes that this account can use beside the values that are hosted now. A message that
+  // The most bytes that this account can use besides the values that are hosted now. A message that
   // needs more would wait without end, because hosted values do not make room for it.
   size_t most_bytes() const;
   size_t used_bytes() const;

@@ -45,7 +45,7 @@ Group NextGroup(const std::vector<size_t>& buffer_bytes, size_t first) {
   return group;
 }
 
-// Returns how many bytes of a message are charged beside its buffers.
+// Returns how many bytes of a message are charged besides its buffers.
 size_t ChargedHeaderBytes(const MessageShape& shape) {
   const size_t header = shape.header_bytes <= kSmallHeaderBytes ? 0 : shape.header_bytes;
   const size_t table = shape.buffer_bytes.size() * sizeof(Buffer);

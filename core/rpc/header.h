@@ -34,7 +34,7 @@ enum class MessageKind : uint8_t {
   kCancelled = 12,    // the answer to a cancel: the call's answer counts as dropped
 };
 
-// Bytes that an upper layer adds to a request or a reply beside the payload (fork data, send/recv
+// Bytes that an upper layer adds to a request or a reply besides the payload (fork data, send/recv
 // ids), under the layer's tag.
 struct Attachment {
   uint32_t tag = 0;

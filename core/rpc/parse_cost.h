@@ -11,7 +11,7 @@
 
 namespace psd::rpc {
 
-// Returns a bound on the memory that a message of `type` takes beside its bytes, without parsing
+// Returns a bound on the memory that a message of `type` takes besides its bytes, without parsing
 // it. A few bytes may become many: an empty string in a list has two bytes, and takes 64 in memory.
 // Malformed bytes are counted up to the first error, because a parser keeps what it has read until
 // then.

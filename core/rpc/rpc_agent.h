@@ -65,7 +65,7 @@ class ServerCall {
   // Returns the bytes attached under `tag`, or null.
   virtual const std::string* attachment(uint32_t tag) const = 0;
 
-  // Charges memory that the call needs beside its message, until the call is gone. To be called by
+  // Charges memory that the call needs besides its message, until the call is gone. To be called by
   // the function that serves the call, before it replies. Errors: RESOURCE_EXHAUSTED.
   virtual absl::Status Charge(size_t bytes) = 0;
   // Drops the payload and attachments, and credits their memory. For a call that goes on waiting

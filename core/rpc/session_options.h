@@ -27,7 +27,7 @@ struct PeerInfo {
 
 // Times and bounds of the session rules.
 struct SessionOptions {
-  // A session ends if its holder is not heard for this long.
+  // A session ends if nothing is heard from its holder for this long.
   absl::Duration lease = absl::Seconds(10);
   // A call fails if its peer cannot be reached for this long.
   absl::Duration retry_window = absl::Seconds(30);

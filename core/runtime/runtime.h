@@ -71,7 +71,7 @@ struct RuntimeOptions {
   // The budget for all memory that this worker holds, for itself and for peers. If null, there is
   // no limit.
   std::shared_ptr<MemoryBudget> memory;  // shared with the carrier
-  // The devices beside the CPU on which this worker may host parameters, each with the account for
+  // The devices besides the CPU on which this worker may host parameters, each with the account for
   // its memory.
   std::vector<store::HostedDevice> devices;
   rpc::SessionOptions session;

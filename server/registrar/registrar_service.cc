@@ -57,7 +57,7 @@ absl::StatusOr<size_t> CheckSizes(const v1::RegistrarBarrierRequest& request,
                    ": all-gathers are for small values; let the others fetch large ones"));
 }
 
-// Returns the memory that a call takes while it waits, beside the buffers of its message. The
+// Returns the memory that a call takes while it waits, besides the buffers of its message. The
 // ledger keeps each member in a node.
 size_t KeptBytes(const v1::RegistrarBarrierRequest& request) {
   constexpr size_t kNodeBytes = 112;

@@ -96,7 +96,7 @@ class ReferencesWorld : public FunctionWorld {
   const std::shared_ptr<Drawer> drawer_;  // shared with the functions
 
  private:
-  // Returns the functions that every worker offers beside those of FunctionWorld.
+  // Returns the functions that every worker offers besides those of FunctionWorld.
   static Offer Functions(const std::shared_ptr<Drawer>& drawer) {
     Offer offer;
     offer.more = [drawer, parking = offer.parking](FunctionRegistry& functions) {

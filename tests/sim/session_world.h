@@ -87,7 +87,7 @@ class World {
   std::string Run();
 
   const SessionProbes& probes() const { return probes_; }
-  // Counts of rare events beside the probes.
+  // Counts of rare events other than the probes.
   struct Counts {
     uint64_t calls_refused = 0;         // by a session without memory or with too many reads
     uint64_t answers_refused = 0;       // by the carrier

@@ -140,7 +140,7 @@ TEST_F(OwnerOptimizerTest, CreationRefusesWhatItCannotStep) {
   EXPECT_EQ(a->parameter->stats().spares, 0);
 }
 
-// The memory of a value beside its elements, if its name has one character.
+// The memory of a value besides its elements, if its name has one character.
 constexpr size_t kEntry = store::kEntryBytes + 1;
 
 TEST_F(OwnerOptimizerTest, MemoryIsReservedAtCreationAndGivenBack) {
@@ -253,8 +253,8 @@ TEST_F(OwnerOptimizerTest, OPT_14_ConcurrentStepsLoseNoUpdate) {
   EXPECT_EQ(a->parameter->version(), 1u + kThreads * kSteps);
 }
 
-// Two optimizers step overlapping parameters beside readers. Every version is whole, and no update
-// is lost.
+// Two optimizers step overlapping parameters while others read them. Every version is whole, and no
+// update is lost.
 TEST_F(OwnerOptimizerTest, OPT_13_OptimizersThatShareParametersAreSerial) {
   auto a = NewParameter("a", Full(0)), b = NewParameter("b", Full(0));
   auto c = NewParameter("c", Full(0));
