@@ -14,6 +14,7 @@
 #include "core/tensor/ops/shape_ops.h"
 #include "core/tensor/tensor.h"
 #include "gtest/gtest.h"
+#include "tests/core/tensor/compare.h"
 #include "tests/device/apart_device.h"
 
 namespace psd {
