@@ -1,3 +1,4 @@
+#include "core/program/checked_program.h"
 #include "core/program/program.h"
 
 #include <string>
