@@ -289,7 +289,7 @@ class Core : public std::enable_shared_from_this<Core> {
   const rpc::PeerInfo self_;
   PeerFinder find_peer_;  // fixed before the agent starts; may be null
   Gate gate_;
-  mutable Mutex mutex_;  // only the mutexes of the store and of the clock are locked under it
+  mutable Mutex mutex_;  // before: Store, Clock
   OwnerLedger owners_ PSD_GUARDED_BY(mutex_);
   UserLedger users_ PSD_GUARDED_BY(mutex_);
   absl::flat_hash_map<GlobalId, size_t> handles_ PSD_GUARDED_BY(mutex_);  // count, by own value

@@ -227,7 +227,7 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
   std::shared_ptr<LinkHandler> handler_;
   ConnectCallback connected_;  // of a dialled link; null after it was called
 
-  mutable Mutex send_mutex_;  // those of a stream and of the timers are locked under it
+  mutable Mutex send_mutex_;  // before: GrpcStream, TimerQueue
   Phase phase_ PSD_GUARDED_BY(send_mutex_) = Phase::kOpening;
   Limits send_limits_ PSD_GUARDED_BY(send_mutex_);  // for each bound the smaller of the two ends'
   TimerQueue::Id connect_timer_ PSD_GUARDED_BY(send_mutex_) = 0;
@@ -239,7 +239,7 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
   size_t control_bytes_ PSD_GUARDED_BY(send_mutex_) = 0;  // of these, for the control stream
   std::vector<MemoryCharge> control_charges_ PSD_GUARDED_BY(send_mutex_);  // of kControlUnit each
 
-  Mutex receive_mutex_;  // that of the waiting line is locked under it
+  Mutex receive_mutex_;  // before: WaitingLine
   Assembler assembler_ PSD_GUARDED_BY(receive_mutex_);
 };
 
