@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "core/autograd/operators.h"
+#include "core/autograd/attributes.h"
 #include "core/program/program.h"
 #include "core/services/calls/functions.h"
 #include "core/services/calls/typed_function.h"
@@ -34,8 +34,8 @@ using Values = std::vector<Value>;  // the arguments or the results of a call
 class Function {
  public:
   Function(Program program);  // NOLINT: a program is a function
-  // A program of one operator ("add", "matmul", "relu", …) that takes the call's arguments as its
-  // inputs. `arguments` is their number.
+  // A program of one operator ("add", "matmul", "relu", …; core/autograd/operators.h lists them)
+  // that takes the call's arguments as its inputs. `arguments` is their number.
   static Function Operator(std::string name, int arguments, Attributes attributes = {});
   // A C++ function that the callee has registered under `name` (see WorkerOptions::functions). A
   // call fails with NOT_FOUND if the callee has none of that name.

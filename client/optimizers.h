@@ -17,7 +17,7 @@
 #include "client/context.h"
 #include "client/worker.h"
 #include "core/base/ids.h"
-#include "core/optim/functional/functional_optimizer.h"
+#include "core/optim/functional/optimizer_spec.h"
 #include "core/optim/options/optimizer_config.h"
 #include "core/rref/rref.h"
 

@@ -15,6 +15,7 @@
 #include "core/base/memory_budget.h"
 #include "core/change/changes.h"
 #include "core/optim/owner/owner_optimizer.h"
+#include "core/program/checked_program.h"
 #include "core/program/program.h"
 #include "core/store/rows.h"
 #include "core/store/store.h"

@@ -13,24 +13,15 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "core/autograd/edge.h"
 #include "core/base/ids.h"
 #include "core/tensor/sparse_tensor.h"
 #include "core/tensor/tensor.h"
 
 namespace psd {
 
-class Node;
 class NodeHooks;
 class NodeIndex;
-
-// The place that a gradient goes to: input `input` of `node`. If there is no node, the gradient is
-// not needed.
-struct Edge {
-  std::shared_ptr<Node> node;  // shared by all edges that point to it
-  int input = 0;
-
-  explicit operator bool() const { return node != nullptr; }
-};
 
 using Edges = std::vector<Edge>;
 // The gradients of a node's results or of its arguments. An undefined tensor means "no gradient".

@@ -8,23 +8,18 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "core/autograd/attributes.h"
 #include "core/autograd/variable.h"
 #include "core/tensor/dtype.h"
 #include "core/tensor/shape.h"
 
 namespace psd {
-
-using AttributeValue = std::variant<int64_t, double, std::vector<int64_t>>;
-// Attributes by name. A truth value is an int64_t, 0 or 1. A dtype is given by its number
-// (core/tensor/dtype.h).
-using Attributes = std::map<std::string, AttributeValue, std::less<>>;
 
 enum class AttributeType { kInt, kDouble, kIntList };
 

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "core/autograd/node.h"
 #include "core/base/remedy.h"
 #include "core/base/small_memory.h"
 #include "core/base/status.h"
@@ -106,6 +107,10 @@ absl::Status Variable::status() const {
   if (ok() || !error_.ok()) return error_;
   return WithRemedy(absl::InvalidArgumentError("an undefined variable was used"),
                     "assign it first");
+}
+
+bool Variable::is_leaf() const {
+  return edge_.node == nullptr || edge_.node->leaf() != nullptr;
 }
 
 GlobalId Variable::key() const {

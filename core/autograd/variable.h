@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "core/autograd/edge.h"
 #include "core/autograd/hooks.h"
-#include "core/autograd/node.h"
 #include "core/base/ids.h"
 #include "core/tensor/tensor.h"
 
@@ -49,9 +49,8 @@ class Variable {
 
   // Whether gradients can be computed for this variable. False for invalid variables.
   bool requires_grad() const { return edge_.node != nullptr; }
-  // Whether no operation made this variable: it is a constant, a parameter, or a leaf of this
-  // process.
-  bool is_leaf() const { return edge_.node == nullptr || edge_.node->leaf() != nullptr; }
+  // Whether no operation made it: a constant, a parameter, or a leaf of this process.
+  bool is_leaf() const;
   // The key under which a GradientSink gets the gradients of this leaf. No id (GlobalId::IsNone) if
   // this is not a leaf that requires grad.
   GlobalId key() const;

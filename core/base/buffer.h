@@ -10,7 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "core/base/place.h"
+#include "core/base/memory_place.h"
 
 namespace psd {
 
@@ -31,19 +31,19 @@ class Block {
   // The host may follow the address only if place().host_readable().
   std::byte* data() const { return data_; }
   size_t size() const { return size_; }
-  const Place& place() const { return *place_; }
+  const MemoryPlace& place() const { return *place_; }
   // Where the block starts in its segment, in bytes. 0 for a block in no segment.
   size_t offset() const { return offset_; }
 
  protected:
   // Requires: `place` outlives the block.
-  Block(std::byte* data, size_t size, const Place& place = kHeapPlace, size_t offset = 0)
+  Block(std::byte* data, size_t size, const MemoryPlace& place = kHeapPlace, size_t offset = 0)
       : data_(data), size_(size), place_(&place), offset_(offset) {}
 
  private:
   std::byte* const data_;
   const size_t size_;
-  const Place* const place_;
+  const MemoryPlace* const place_;
   const size_t offset_;
 };
 
@@ -97,10 +97,10 @@ class Buffer {
   // The block that the bytes belong to, which lives as long as owner(). Null for heap memory that
   // belongs to no block.
   const Block* block() const { return block_; }
-  const Place& place() const { return block_ == nullptr ? kHeapPlace : block_->place(); }
-  // The offset of the bytes in their segment. 0 if they are in no segment.
+  const MemoryPlace& place() const { return block_ == nullptr ? kHeapPlace : block_->place(); }
+  // Where the bytes start in their segment. 0 for bytes in no segment.
   size_t segment_offset() const {
-    if (place().kind() != Place::Kind::kSegment) return 0;
+    if (place().kind() != MemoryPlace::Kind::kSegment) return 0;
     return block_->offset() + static_cast<size_t>(data_ - block_->data());
   }
 

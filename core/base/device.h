@@ -11,7 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "core/base/buffer.h"
 #include "core/base/kernel_table.h"
-#include "core/base/place.h"
+#include "core/base/memory_place.h"
 
 namespace psd {
 

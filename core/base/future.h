@@ -14,21 +14,59 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "core/base/caught_exception.h"
-#include "core/base/clock.h"
-#include "core/base/executor.h"
 #include "core/base/mutex.h"
 #include "core/base/status.h"
-#include "core/base/wait_helper.h"
 
 namespace psd {
+
+class Executor;    // core/base/executor.h
+class WaitHelper;  // core/base/wait_helper.h
 
 // The value type of a future that carries no value.
 struct Unit {};
 
 namespace internal {
 
+// The part of a future's state that does not depend on the type of the value. Thread-safe.
+class FutureWait {
+ public:
+  FutureWait(const FutureWait&) = delete;
+  FutureWait& operator=(const FutureWait&) = delete;
+
+  bool IsReady() const PSD_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return ready_;
+  }
+  // Sets how a thread that waits for this result helps meanwhile.
+  void SetHelper(std::weak_ptr<WaitHelper> helper) PSD_EXCLUDES(mutex_);
+  std::weak_ptr<WaitHelper> helper() const PSD_EXCLUDES(mutex_);
+
+  // See Future::WaitFor.
+  bool WaitFor(absl::Duration timeout) const PSD_EXCLUDES(mutex_);
+
+ protected:
+  FutureWait() = default;
+  ~FutureWait() = default;
+
+  // Returns when the result is there, unless it is there already.
+  void WaitUntilReady() const PSD_EXCLUDES(mutex_);
+
+  mutable Mutex mutex_;  // leaf
+  mutable CondVar done_;
+  bool ready_ PSD_GUARDED_BY(mutex_) = false;
+
+ private:
+  // Helps a little if there is a helper, at most until then. Returns whether the result is there.
+  bool Help(absl::Time until) const PSD_EXCLUDES(mutex_);
+
+  std::weak_ptr<WaitHelper> helper_ PSD_GUARDED_BY(mutex_);
+};
+
+// Submits `task` to `executor`. Errors: those of Executor::Submit.
+absl::Status SubmitTo(Executor& executor, absl::AnyInvocable<void()> task);
+
 template <typename T>
-class FutureState {
+class FutureState : public FutureWait {
  public:
   using Callback = absl::AnyInvocable<void(const absl::StatusOr<T>&)>;
 
@@ -36,8 +74,9 @@ class FutureState {
     std::vector<Callback> callbacks;
     {
       MutexLock lock(mutex_);
-      if (result_.has_value()) return false;
+      if (ready_) return false;
       result_.emplace(std::move(result));
+      ready_ = true;
       callbacks.swap(callbacks_);
     }
     done_.NotifyAll();
@@ -45,57 +84,24 @@ class FutureState {
     return true;
   }
 
-  bool IsReady() const PSD_EXCLUDES(mutex_) {
-    MutexLock lock(mutex_);
-    return result_.has_value();
-  }
-
   // Returns the result without taking the lock.
   // Requires: the result was set before this call, in the sense of the memory model.
   const absl::StatusOr<T>* Peek() const { return &Result(); }
 
   const absl::StatusOr<T>& Wait() const PSD_EXCLUDES(mutex_) {
-    if (!IsReady() && !Help()) {
-      ScopedBlocking blocking;
-      MutexLock lock(mutex_);
-      while (!result_.has_value()) done_.Wait(mutex_);
-    }
+    WaitUntilReady();
     return Result();
-  }
-
-  bool WaitFor(absl::Duration timeout) const PSD_EXCLUDES(mutex_) {
-    if (IsReady()) return true;
-    const absl::Time until = Clock::Steady().Now() + timeout;
-    if (timeout > absl::ZeroDuration() && Help(until)) return true;
-    ScopedBlocking blocking;
-    MutexLock lock(mutex_);
-    while (!result_.has_value()) {
-      absl::Duration left = until - Clock::Steady().Now();
-      if (left <= absl::ZeroDuration()) return false;
-      done_.WaitFor(mutex_, left);
-    }
-    return true;
   }
 
   void OnReady(Callback callback) PSD_EXCLUDES(mutex_) {
     {
       MutexLock lock(mutex_);
-      if (!result_.has_value()) {
+      if (!ready_) {
         callbacks_.push_back(std::move(callback));
         return;
       }
     }
     callback(Result());
-  }
-
-  // Sets the helper by which a thread that waits for this result can receive it sooner.
-  void SetHelper(std::weak_ptr<WaitHelper> helper) PSD_EXCLUDES(mutex_) {
-    MutexLock lock(mutex_);
-    helper_ = std::move(helper);
-  }
-  std::weak_ptr<WaitHelper> helper() const PSD_EXCLUDES(mutex_) {
-    MutexLock lock(mutex_);
-    return helper_;
   }
 
   // Count the promises that can set the result. If the last one is dropped and none has set it, the
@@ -107,25 +113,12 @@ class FutureState {
   }
 
  private:
-  // Works with the helper, if there is one, until `until` at the latest. Returns whether the result
-  // is there.
-  bool Help(absl::Time until = absl::InfiniteFuture()) const PSD_EXCLUDES(mutex_) {
-    const std::shared_ptr<WaitHelper> helper = this->helper().lock();
-    if (helper == nullptr) return false;
-    const ScopedHelping helping;
-    helper->HelpUntil([this, until] { return IsReady() || Clock::Steady().Now() >= until; });
-    return IsReady();
-  }
-
   // A result never changes once it is set, so no lock is needed to read it.
   const absl::StatusOr<T>& Result() const PSD_NO_THREAD_SAFETY_ANALYSIS { return *result_; }
 
   std::atomic<int> writers_{0};
-  mutable Mutex mutex_;  // leaf
-  mutable CondVar done_;
   std::optional<absl::StatusOr<T>> result_ PSD_GUARDED_BY(mutex_);
   std::vector<Callback> callbacks_ PSD_GUARDED_BY(mutex_);
-  std::weak_ptr<WaitHelper> helper_ PSD_GUARDED_BY(mutex_);
 };
 
 template <typename T>
@@ -229,7 +222,7 @@ class Future {
     // result does, so weak.lock() succeeds.
     return [weak = std::weak_ptr<State>(state_), executor = executor_,
             shared = std::move(shared)](const absl::StatusOr<T>& result) {
-      absl::Status handed = executor->Submit([state = weak.lock(), shared] {
+      absl::Status handed = internal::SubmitTo(*executor, [state = weak.lock(), shared] {
         (*shared)(*state->Peek());
         *shared = nullptr;  // destroyed on this thread, not on the one that set the result
       });

@@ -53,7 +53,7 @@ class TimerQueue {
   void Run() PSD_EXCLUDES(mutex_);
 
   const Clock& clock_;
-  Mutex mutex_;  // only the clock's mutex is locked under it
+  Mutex mutex_;  // before: Clock
   CondVar wake_;
   Id next_id_ PSD_GUARDED_BY(mutex_) = 1;
   std::map<std::pair<absl::Time, Id>, Task> tasks_ PSD_GUARDED_BY(mutex_);

@@ -72,7 +72,6 @@ class BulkQueue {
   void Clear();
 
   bool empty() const { return waiting_.empty() && active_.empty(); }
-  size_t unacked_bytes() const { return unacked_bytes_; }
 
  private:
   struct Transfer {

@@ -35,6 +35,7 @@
 #include "core/optim/owner/owner_optimizer.h"
 #include "core/optim/owner/parameter_groups.h"
 #include "core/optim/parameters/stepped_parameter.h"
+#include "core/program/checked_program.h"
 #include "core/program/program.h"
 #include "core/store/store.h"
 #include "core/tensor/tensor.h"

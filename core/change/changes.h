@@ -23,6 +23,7 @@
 #include "core/optim/options/optimizer_registry.h"
 #include "core/optim/owner/optimizer_change.h"
 #include "core/optim/owner/owner_optimizer.h"
+#include "core/program/checked_program.h"
 #include "core/program/program.h"
 #include "core/rref/rref_context.h"
 #include "core/store/store.h"
@@ -98,9 +99,8 @@ class Changes final : public optim::ChangeApplier {
   // once it is visible, which is after the journal has seen its beginning.
   void AwaitEndsOfNames() PSD_EXCLUDES(names_mutex_) { MutexLock lock(names_mutex_); }
 
-  // Held while a name is taken away and the journal sees this. Locked before the store's lock and a
-  // journal's.
-  Mutex names_mutex_;
+  // Held while a name is taken away and the journal sees that.
+  Mutex names_mutex_;  // before: Store, Journal
 };
 
 }  // namespace psd::change

@@ -5,6 +5,7 @@
 #include "absl/status/statusor.h"
 #include "core/base/memory_budget.h"
 #include "core/change/change.h"
+#include "core/program/checked_program.h"
 #include "core/program/program.h"
 #include "core/store/store.h"
 #include "core/store/value.h"

@@ -11,6 +11,7 @@
 #include "core/base/ids.h"
 #include "core/change/change.h"
 #include "core/change/changes.h"
+#include "core/program/checked_program.h"
 #include "core/program/program.h"
 #include "core/store/store.h"
 #include "proto/psd/v1/journal.pb.h"

@@ -129,11 +129,10 @@ class Pass : public DistributedSink, public std::enable_shared_from_this<Pass> {
   const std::shared_ptr<ContextState> context_;  // shared, see ContextState
   const PassInfo info_;
 
-  // The mutexes of the context and of graph_ are locked under this one. It is not held while nodes
-  // run.
-  mutable Mutex mutex_;
-  GraphWalk walk_ PSD_GUARDED_BY(mutex_);         // used by the mark phase
-  size_t marks_sent_ PSD_GUARDED_BY(mutex_) = 0;  // how many of walk_.receives() were asked for
+  // Not held while nodes run.
+  mutable Mutex mutex_;                           // before: ContextState, GraphPass
+  GraphWalk walk_ PSD_GUARDED_BY(mutex_);         // of the mark phase
+  size_t marks_sent_ PSD_GUARDED_BY(mutex_) = 0;  // of walk_.receives(): those that were asked for
   absl::flat_hash_set<GlobalId> marked_ PSD_GUARDED_BY(mutex_);
   Sends marked_sends_ PSD_GUARDED_BY(mutex_);
 

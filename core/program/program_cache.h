@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "core/base/memory_budget.h"
 #include "core/base/mutex.h"
+#include "core/program/checked_program.h"
 #include "core/program/program.h"
 
 namespace psd::program {

@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "core/program/checked_program.h"
 #include "core/program/program.h"
 
 namespace psd::program {

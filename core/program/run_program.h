@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "core/autograd/variable.h"
+#include "core/program/checked_program.h"
 #include "core/program/program.h"
 
 namespace psd::program {

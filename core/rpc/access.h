@@ -97,7 +97,8 @@ class Access {
   // refusal is FAILED_PRECONDITION naming this worker and the object. Must be called before the
   // worker serves.
   void RefuseHosting();
-  // Forgets all permissions. To be called when an object has lost or changed its name.
+  bool refuses_hosting() const { return refuses_hosting_; }
+  // Forgets all permissions, because an object has another name from now on, or none.
   void NameDropped() {
     if (asks_.load(std::memory_order_relaxed)) Forget();
   }

@@ -368,7 +368,7 @@ void AgentCore::OnReply(LinkId link, Header header, std::vector<Buffer> buffers)
   static_cast<ClientCall&>(*body).Complete(callee, std::move(header), std::move(buffers));
 }
 
-// ---------------------------------------------------------------- CallHost
+// ---------------------------------------------------------------- from served calls
 
 bool AgentCore::BeginApply(const ServedCall& call) {
   MutexLock lock(mutex_);

@@ -28,7 +28,7 @@ class LinkHandler;
 
 // Thread-safe. Shared by the agent and the calls that it serves; timers, handlers of links and
 // handles of calls refer to it weakly.
-class AgentCore : public CallHost, public std::enable_shared_from_this<AgentCore> {
+class AgentCore : public std::enable_shared_from_this<AgentCore> {
  public:
   explicit AgentCore(AgentOptions options);
 
@@ -62,14 +62,15 @@ class AgentCore : public CallHost, public std::enable_shared_from_this<AgentCore
   void OnRefused(LinkId link, std::string header, const absl::Status& why) PSD_EXCLUDES(mutex_);
   void OnClosed(LinkId link, const absl::Status& reason) PSD_EXCLUDES(mutex_);
 
-  // ---- Implementation of CallHost.
-  absl::Time Now() const override { return options_.clock->Now(); }
-  absl::StatusOr<MemoryCharge> Charge(size_t bytes) override {
+  // ---- From served calls.
+  absl::Time Now() const { return options_.clock->Now(); }
+  // Returns null if memory is not charged.
+  absl::StatusOr<MemoryCharge> Charge(size_t bytes) {
     return options_.memory == nullptr ? MemoryCharge() : options_.memory->Charge(bytes);
   }
-  bool BeginApply(const ServedCall& call) override PSD_EXCLUDES(mutex_);
+  bool BeginApply(const ServedCall& call) PSD_EXCLUDES(mutex_);
   void SendAnswer(ServedCall& call, absl::StatusOr<Payload> result,
-                  std::vector<Attachment> attachments) override PSD_EXCLUDES(mutex_);
+                  std::vector<Attachment> attachments) PSD_EXCLUDES(mutex_);
 
  private:
   using LinkPtr = std::shared_ptr<carrier::Link>;
@@ -152,7 +153,7 @@ class AgentCore : public CallHost, public std::enable_shared_from_this<AgentCore
   std::vector<std::function<void(const PeerInfo&, uint64_t, const absl::Status&)>> on_session_lost_;
   std::vector<std::function<void()>> on_draining_;
 
-  mutable Mutex mutex_;  // a leaf: under it only the pure machines are called
+  mutable Mutex mutex_;  // before: Clock
   CondVar progress_;     // notified while draining, when Idle or Settled holds
   WorkerSessions sessions_ PSD_GUARDED_BY(mutex_);
   absl::flat_hash_map<LinkId, LinkPtr> links_ PSD_GUARDED_BY(mutex_);  // shared with the carrier

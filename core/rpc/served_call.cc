@@ -5,6 +5,7 @@
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
+#include "core/rpc/agent_core.h"
 
 namespace psd::rpc {
 
@@ -38,9 +39,9 @@ void CancelState::Finish() {
   dropped.swap(callbacks_);
 }
 
-ServedCall::ServedCall(std::shared_ptr<CallHost> host, Header header, carrier::Message message,
+ServedCall::ServedCall(std::shared_ptr<AgentCore> agent, Header header, carrier::Message message,
                        absl::Time deadline)
-    : host_(std::move(host)),
+    : agent_(std::move(agent)),
       cancel_(std::make_shared<CancelState>()),
       header_(std::move(header)),
       deadline_(deadline),
@@ -58,7 +59,7 @@ const std::string* ServedCall::attachment(uint32_t tag) const {
 }
 
 absl::Status ServedCall::Charge(size_t bytes) {
-  PSD_ASSIGN_OR_RETURN(MemoryCharge charge, host_->Charge(bytes));
+  PSD_ASSIGN_OR_RETURN(MemoryCharge charge, agent_->Charge(bytes));
   if (charge != nullptr) charges_.push_back(std::move(charge));
   return absl::OkStatus();
 }
@@ -71,17 +72,17 @@ void ServedCall::ForgetMessage() {
 }
 
 bool ServedCall::cancelled() const {
-  return cancel_->cancelled() || host_->Now() >= deadline_;
+  return cancel_->cancelled() || agent_->Now() >= deadline_;
 }
 
 bool ServedCall::BeginApply() {
-  return host_->Now() < deadline_ && host_->BeginApply(*this);
+  return agent_->Now() < deadline_ && agent_->BeginApply(*this);
 }
 
 void ServedCall::Reply(absl::StatusOr<Payload> result, std::vector<Attachment> attachments) {
   if (replied_.exchange(true)) return;
   cancel_->Finish();
-  host_->SendAnswer(*this, std::move(result), std::move(attachments));
+  agent_->SendAnswer(*this, std::move(result), std::move(attachments));
 }
 
 // The buffers are not part of the fingerprint. Those of a message that found no room here have not

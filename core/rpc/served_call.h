@@ -14,6 +14,8 @@
 
 namespace psd::rpc {
 
+class AgentCore;
+
 // Whether a served call is cancelled, and the callbacks for that. Shared by the session machine and
 // the call. Thread-safe.
 class CancelState : public Opaque {
@@ -53,24 +55,10 @@ struct KeptAnswer : Opaque {
   const MemoryCharge charge;  // for the parts of `message` that are charged nowhere else
 };
 
-class ServedCall;
-
-// The part of the agent that a served call uses. Thread-safe.
-class CallHost {
- public:
-  virtual ~CallHost() = default;
-  virtual absl::Time Now() const = 0;
-  // The charge is null if memory is not charged.
-  virtual absl::StatusOr<MemoryCharge> Charge(size_t bytes) = 0;
-  virtual bool BeginApply(const ServedCall& call) = 0;
-  virtual void SendAnswer(ServedCall& call, absl::StatusOr<Payload> result,
-                          std::vector<Attachment> attachments) = 0;
-};
-
 class ServedCall : public ServerCall {
  public:
-  // `header` is the header of the request, decoded from `message`.
-  ServedCall(std::shared_ptr<CallHost> host, Header header, carrier::Message message,
+  // `header` is that of the request, decoded from `message`.
+  ServedCall(std::shared_ptr<AgentCore> agent, Header header, carrier::Message message,
              absl::Time deadline);
   ~ServedCall() override;
 
@@ -100,7 +88,7 @@ class ServedCall : public ServerCall {
   void Discard() { replied_.store(true, std::memory_order_relaxed); }
 
  private:
-  const std::shared_ptr<CallHost> host_;       // shared with all calls of the agent
+  const std::shared_ptr<AgentCore> agent_;     // shared with all calls of the agent
   const std::shared_ptr<CancelState> cancel_;  // shared with the session machine
   Header header_;
   const absl::Time deadline_;

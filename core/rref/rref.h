@@ -7,10 +7,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "core/base/executor.h"
 #include "core/base/future.h"
 #include "core/base/ids.h"
 #include "core/store/value.h"
+
+namespace psd {
+class Executor;
+}  // namespace psd
 
 namespace psd::store {
 struct Entry;

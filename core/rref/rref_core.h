@@ -291,7 +291,7 @@ class Core : public std::enable_shared_from_this<Core> {
   const rpc::PeerInfo self_;
   PeerFinder find_peer_;  // does not change after the agent starts; may be null
   Gate gate_;
-  mutable Mutex mutex_;  // only the mutexes of the store and of the clock are locked under it
+  mutable Mutex mutex_;  // before: Store, Clock
   OwnerLedger owners_ PSD_GUARDED_BY(mutex_);
   UserLedger users_ PSD_GUARDED_BY(mutex_);
   // Number of handles of each own value.

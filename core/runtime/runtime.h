@@ -29,6 +29,7 @@
 #include "core/dist_autograd/dist_autograd.h"
 #include "core/dist_autograd/exchange.h"
 #include "core/optim/options/optimizer_registry.h"
+#include "core/program/checked_program.h"
 #include "core/program/program.h"
 #include "core/program/program_cache.h"
 #include "core/rpc/registrar/peer_directory.h"

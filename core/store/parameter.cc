@@ -14,9 +14,6 @@
 
 namespace psd::store {
 
-class PinPlan;
-class VersionPins;
-
 namespace {
 
 absl::StatusOr<VersionBuffer> Allocate(Allocator& allocator, size_t bytes) {
@@ -37,72 +34,29 @@ absl::StatusOr<VersionBuffer> CopyOf(const Tensor& from, Allocator& allocator) {
 
 }  // namespace
 
-class ParameterImpl : public Parameter, public std::enable_shared_from_this<ParameterImpl> {
- public:
-  ParameterImpl(GlobalId id, const Tensor& initial, bool requires_grad, VersionBuffer first,
-                std::shared_ptr<Allocator> allocator, std::shared_ptr<VersionLock> versions)
-      : id_(id),
-        shape_(initial.shape()),
-        dtype_(initial.dtype()),
-        requires_grad_(requires_grad),
-        device_(first.block->place().device()),
-        allocator_(std::move(allocator)),
-        lock_(std::move(versions)),
-        bytes_(initial.NumBytes()),
-        set_(std::move(first), bytes_) {}
+Parameter::Parameter(GlobalId id, const Tensor& initial, bool requires_grad, VersionBuffer first,
+                     std::shared_ptr<Allocator> allocator, std::shared_ptr<VersionLock> versions)
+    : id_(id),
+      shape_(initial.shape()),
+      dtype_(initial.dtype()),
+      requires_grad_(requires_grad),
+      device_(first.block->place().device()),
+      allocator_(std::move(allocator)),
+      lock_(std::move(versions)),
+      bytes_(initial.NumBytes()),
+      set_(std::move(first), bytes_) {}
 
-  GlobalId id() const override { return id_; }
-  const Shape& shape() const override { return shape_; }
-  DType dtype() const override { return dtype_; }
-  bool requires_grad() const override { return requires_grad_; }
-  Device* device() const override { return device_; }
-  Allocator& allocator() const override { return *allocator_; }
-  uint64_t version() const override {
-    MutexLock lock(lock_->mutex);
-    return set_.version();
-  }
+absl::StatusOr<VersionBuffer> Parameter::NewBuffer() {
+  return Allocate(*allocator_, bytes_);
+}
 
-  absl::Status AcquireForSteps() override;
-  void ReleaseFromSteps() override;
-  absl::StatusOr<uint64_t> Assign(Changing, const Tensor& elements) override;
-  Stats stats() const override;
-
-  // Called when the handle that Create returned is destroyed. Readers may still hold versions.
-  void Close();
-
- private:
-  friend class Parameter;
-  friend class PinPlan;
-  friend class VersionPins;
-
-  // Requires: they share their VersionLock.
-  static std::vector<PinPlan> PlansFor(absl::Span<Parameter* const> parameters);
-  // Takes all `plans` at one moment into `pins`, which has one element for all plans or one for
-  // each.
-  static void TakeAll(std::vector<PinPlan>& plans,
-                      absl::Span<const std::shared_ptr<VersionPins>> pins);
-
-  absl::StatusOr<VersionBuffer> NewBuffer() { return Allocate(*allocator_, bytes_); }
-
-  const GlobalId id_;
-  const Shape shape_;
-  const DType dtype_;
-  const bool requires_grad_;
-  Device* const device_;                        // null for the host
-  const std::shared_ptr<Allocator> allocator_;  // shared with the store
-  const std::shared_ptr<VersionLock> lock_;     // shared with the parameters of the same store
-  const size_t bytes_;                          // of each buffer
-  VersionSet set_ PSD_GUARDED_BY(lock_->mutex);
-  int64_t copies_ PSD_GUARDED_BY(lock_->mutex) = 0;
-};
-
-void ParameterImpl::Close() {
+void Parameter::Close() {
   VersionSet::Buffers freed;
   MutexLock lock(lock_->mutex);
   set_.Close(freed);
 }
 
-absl::Status ParameterImpl::AcquireForSteps() {
+absl::Status Parameter::AcquireForSteps() {
   std::vector<VersionBuffer> reserved;
   while (true) {
     size_t missing = 0;
@@ -122,13 +76,13 @@ absl::Status ParameterImpl::AcquireForSteps() {
   }
 }
 
-void ParameterImpl::ReleaseFromSteps() {
+void Parameter::ReleaseFromSteps() {
   VersionSet::Buffers freed;
   MutexLock lock(lock_->mutex);
   set_.Release(freed);
 }
 
-absl::StatusOr<uint64_t> ParameterImpl::Assign(Changing, const Tensor& elements) {
+absl::StatusOr<uint64_t> Parameter::Assign(Changing, const Tensor& elements) {
   if (!elements.defined() || elements.dtype() != dtype_ || elements.shape() != shape_) {
     return WithRemedy(absl::InvalidArgumentError(
                           absl::StrCat("a parameter ", DTypeName(dtype_), shape_.ToString(),
@@ -142,7 +96,7 @@ absl::StatusOr<uint64_t> ParameterImpl::Assign(Changing, const Tensor& elements)
   return set_.version();
 }
 
-Parameter::Stats ParameterImpl::stats() const {
+Parameter::Stats Parameter::stats() const {
   MutexLock lock(lock_->mutex);
   Stats stats;
   stats.spares = set_.spares();
@@ -153,10 +107,6 @@ Parameter::Stats ParameterImpl::stats() const {
 }
 
 namespace {
-
-ParameterImpl& Impl(Parameter* parameter) {
-  return *static_cast<ParameterImpl*>(parameter);
-}
 
 absl::StatusOr<Tensor> AsTensor(const FlatTensor& flat, std::shared_ptr<const void> owner) {
   return Tensor::FromBuffer(*flat.shape, flat.dtype,
@@ -194,7 +144,7 @@ class VersionPins {
 
   void Reserve(size_t count) { pins_.reserve(count); }
   // Pins the current version. Requires: AccessForPin() is kPin.
-  void Add(ParameterImpl& parameter) PSD_REQUIRES(parameter.lock_->mutex) {
+  void Add(Parameter& parameter) PSD_REQUIRES(parameter.lock_->mutex) {
     pins_.push_back({&parameter, parameter.set_.version()});
     parameter.set_.AddPin();
   }
@@ -203,7 +153,7 @@ class VersionPins {
 
  private:
   struct Pin {
-    ParameterImpl* parameter = nullptr;
+    Parameter* parameter = nullptr;
     uint64_t version = 0;
   };
   VersionLock& lock_;  // the parameters'
@@ -223,7 +173,7 @@ VersionPins::~VersionPins() PSD_NO_THREAD_SAFETY_ANALYSIS {
 // lock, then allocates without it, until everything that a batch needs is reserved.
 class PinPlan {
  public:
-  explicit PinPlan(ParameterImpl& parameter) : parameter_(parameter) {}
+  explicit PinPlan(Parameter& parameter) : parameter_(parameter) {}
 
   // Whether Take can be called. If not, call Reserve without the lock and ask again.
   bool Ready() PSD_REQUIRES(parameter_.lock_->mutex) {
@@ -245,14 +195,14 @@ class PinPlan {
 
   // The elements are valid until they are copied, or as long as the pins. They are on the
   // parameter's device.
-  ParameterImpl& parameter() const { return parameter_; }
+  Parameter& parameter() const { return parameter_; }
   FlatTensor flat() const {
     return {&parameter_.shape_, data_, parameter_.bytes_, parameter_.dtype_, block_};
   }
   uint64_t version() const { return version_; }
 
  private:
-  ParameterImpl& parameter_;
+  Parameter& parameter_;
   const std::byte* data_ = nullptr;
   const Block* block_ = nullptr;
   uint64_t version_ = 0;
@@ -302,14 +252,14 @@ absl::StatusOr<PinnedVersion> Parameter::Pin() {
 
 absl::StatusOr<std::vector<PinnedVersion>> Parameter::PinAll(
     absl::Span<Parameter* const> parameters) {
-  std::vector<PinPlan> plans = ParameterImpl::PlansFor(parameters);
+  std::vector<PinPlan> plans = Parameter::PlansFor(parameters);
   std::vector<std::shared_ptr<VersionPins>> pins;  // one for each plan
   pins.reserve(plans.size());
   for (PinPlan& plan : plans) {
-    ParameterImpl& parameter = plan.parameter();
+    Parameter& parameter = plan.parameter();
     pins.push_back(VersionPins::Create(*parameter.lock_, parameter.shared_from_this()));
   }
-  ParameterImpl::TakeAll(plans, pins);
+  Parameter::TakeAll(plans, pins);
   std::vector<PinnedVersion> results;
   results.reserve(plans.size());
   absl::Status failure;
@@ -326,9 +276,9 @@ absl::StatusOr<std::vector<PinnedVersion>> Parameter::PinAll(
 }
 
 std::shared_ptr<const void> Parameter::Keep(absl::Span<Parameter* const> parameters) {
-  auto kept = std::make_shared<std::vector<std::shared_ptr<ParameterImpl>>>();
+  auto kept = std::make_shared<std::vector<std::shared_ptr<Parameter>>>();
   kept->reserve(parameters.size());
-  for (Parameter* parameter : parameters) kept->push_back(Impl(parameter).shared_from_this());
+  for (Parameter* parameter : parameters) kept->push_back(parameter->shared_from_this());
   return kept;
 }
 
@@ -336,10 +286,10 @@ absl::StatusOr<PinnedTogether> Parameter::PinTogether(absl::Span<Parameter* cons
                                                       std::shared_ptr<const void> keeper) {
   PinnedTogether pinned;
   if (parameters.empty()) return pinned;
-  std::vector<PinPlan> plans = ParameterImpl::PlansFor(parameters);
-  const auto pins = VersionPins::Create(*Impl(parameters[0]).lock_, std::move(keeper));
+  std::vector<PinPlan> plans = Parameter::PlansFor(parameters);
+  const auto pins = VersionPins::Create(*parameters[0]->lock_, std::move(keeper));
   pins->Reserve(plans.size());
-  ParameterImpl::TakeAll(plans, {&pins, 1});
+  Parameter::TakeAll(plans, {&pins, 1});
   pinned.tensors.reserve(plans.size());
   pinned.versions.reserve(plans.size());
   absl::Status failure;
@@ -364,20 +314,20 @@ absl::StatusOr<PinnedTogether> Parameter::PinTogether(absl::Span<Parameter* cons
   return pinned;
 }
 
-std::vector<PinPlan> ParameterImpl::PlansFor(absl::Span<Parameter* const> parameters) {
+std::vector<PinPlan> Parameter::PlansFor(absl::Span<Parameter* const> parameters) {
   std::vector<PinPlan> plans;
   plans.reserve(parameters.size());
   for (Parameter* parameter : parameters) {
-    CheckShared(Impl(parameters[0]).lock_, Impl(parameter).lock_);
-    plans.emplace_back(Impl(parameter));
+    CheckShared(parameters[0]->lock_, parameter->lock_);
+    plans.emplace_back(*parameter);
   }
   return plans;
 }
 
 // The thread-safety analysis cannot see that all parameters of a batch share one lock. A check at
 // run time does.
-void ParameterImpl::TakeAll(std::vector<PinPlan>& plans,
-                            absl::Span<const std::shared_ptr<VersionPins>> pins)
+void Parameter::TakeAll(std::vector<PinPlan>& plans,
+                        absl::Span<const std::shared_ptr<VersionPins>> pins)
     PSD_NO_THREAD_SAFETY_ANALYSIS {
   if (plans.empty()) return;
   VersionLock& versions = *plans[0].parameter().lock_;
@@ -402,11 +352,11 @@ std::vector<Parameter::Write> Parameter::BeginWrite(
     Changing, absl::Span<Parameter* const> parameters) PSD_NO_THREAD_SAFETY_ANALYSIS {
   std::vector<Write> writes(parameters.size());
   if (parameters.empty()) return writes;
-  VersionLock& versions = *Impl(parameters[0]).lock_;
+  VersionLock& versions = *parameters[0]->lock_;
   MutexLock lock(versions.mutex);
   for (size_t i = 0; i < parameters.size(); ++i) {
-    ParameterImpl& parameter = Impl(parameters[i]);
-    CheckShared(Impl(parameters[0]).lock_, parameter.lock_);
+    Parameter& parameter = *parameters[i];
+    CheckShared(parameters[0]->lock_, parameter.lock_);
     VersionSet& set = parameter.set_;
     PSD_CHECK(set.acquired(), "a step on a parameter that its optimizer has not acquired");
     while (!set.CanBeginWrite()) versions.spare_returned.Wait(versions.mutex);
@@ -418,16 +368,16 @@ std::vector<Parameter::Write> Parameter::BeginWrite(
 void Parameter::AbandonWrite(Changing, absl::Span<Parameter* const> parameters)
     PSD_NO_THREAD_SAFETY_ANALYSIS {
   if (parameters.empty()) return;
-  MutexLock lock(Impl(parameters[0]).lock_->mutex);
-  for (Parameter* parameter : parameters) Impl(parameter).set_.AbandonWrite();
+  MutexLock lock(parameters[0]->lock_->mutex);
+  for (Parameter* parameter : parameters) parameter->set_.AbandonWrite();
 }
 
 void Parameter::Publish(Changing,
                         absl::Span<Parameter* const> parameters) PSD_NO_THREAD_SAFETY_ANALYSIS {
   if (parameters.empty()) return;
   VersionSet::Buffers freed;
-  MutexLock lock(Impl(parameters[0]).lock_->mutex);
-  for (Parameter* parameter : parameters) Impl(parameter).set_.Publish(freed);
+  MutexLock lock(parameters[0]->lock_->mutex);
+  for (Parameter* parameter : parameters) parameter->set_.Publish(freed);
 }
 
 absl::StatusOr<std::shared_ptr<Parameter>> Parameter::Create(
@@ -438,8 +388,8 @@ absl::StatusOr<std::shared_ptr<Parameter>> Parameter::Create(
         absl::StrCat("a parameter must be a floating tensor, not ", initial.ToString()));
   }
   PSD_ASSIGN_OR_RETURN(VersionBuffer first, CopyOf(initial, *allocator));
-  auto parameter = std::make_shared<ParameterImpl>(id, initial, requires_grad, std::move(first),
-                                                   std::move(allocator), std::move(versions));
+  std::shared_ptr<Parameter> parameter(new Parameter(id, initial, requires_grad, std::move(first),
+                                                     std::move(allocator), std::move(versions)));
   // Readers' pins share the object too, but only this handle keeps it open.
   Parameter* handle = parameter.get();
   return std::shared_ptr<Parameter>(

@@ -21,10 +21,14 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "core/base/buffer.h"
+#include "core/base/device.h"
 #include "core/base/ids.h"
 #include "core/base/mutex.h"
 #include "core/store/changing.h"
+#include "core/store/version_set.h"
+#include "core/tensor/dtype.h"
 #include "core/tensor/flat_tensor.h"
+#include "core/tensor/shape.h"
 #include "core/tensor/tensor.h"
 
 namespace psd::store {
@@ -52,8 +56,11 @@ struct VersionLock {
   CondVar spare_returned;
 };
 
+class PinPlan;
+class VersionPins;
+
 // Thread-safe.
-class Parameter {
+class Parameter : public std::enable_shared_from_this<Parameter> {
  public:
   // Copies `initial`, a floating tensor, into memory of `allocator`; the copy becomes version 1.
   // All buffers come from `allocator`, so the parameter is on its device. Parameters that are
@@ -63,18 +70,22 @@ class Parameter {
                                                            bool requires_grad,
                                                            std::shared_ptr<Allocator> allocator,
                                                            std::shared_ptr<VersionLock> versions);
-  virtual ~Parameter() = default;
+  Parameter(const Parameter&) = delete;
+  Parameter& operator=(const Parameter&) = delete;
 
-  virtual GlobalId id() const = 0;
-  virtual const Shape& shape() const = 0;
-  virtual DType dtype() const = 0;
-  virtual bool requires_grad() const = 0;
+  GlobalId id() const { return id_; }
+  const Shape& shape() const { return shape_; }
+  DType dtype() const { return dtype_; }
+  bool requires_grad() const { return requires_grad_; }
   // The device that has all versions; null for the host.
-  virtual Device* device() const = 0;
+  Device* device() const { return device_; }
   // Where the versions come from. Arrays that are stepped with the parameter should come from here
   // too, so that they are on its device and charged to the same account.
-  virtual Allocator& allocator() const = 0;
-  virtual uint64_t version() const = 0;
+  Allocator& allocator() const { return *allocator_; }
+  uint64_t version() const {
+    MutexLock lock(lock_->mutex);
+    return set_.version();
+  }
 
   // Returns the current version, which is pinned as long as the tensor exists, or a copy of it
   // where the rules above say so. The tensor is on the parameter's device. A copy on the host is
@@ -97,8 +108,8 @@ class Parameter {
 
   // Reserves the spare buffer for an optimizer. Counted: several optimizers may hold one parameter.
   // Errors: RESOURCE_EXHAUSTED; nothing is reserved then.
-  virtual absl::Status AcquireForSteps() = 0;
-  virtual void ReleaseFromSteps() = 0;
+  absl::Status AcquireForSteps();
+  void ReleaseFromSteps();
 
   // The arrays of a step: the current version, which stays current until the writer publishes, and
   // the spare to write. Both are contiguous and aligned to kBlockAlignment, in the memory of
@@ -122,7 +133,7 @@ class Parameter {
   // Allocates; needs no optimizer. Requires: the caller is the only writer.
   // Errors: INVALID_ARGUMENT naming both shapes or dtypes; RESOURCE_EXHAUSTED; those of the
   // devices.
-  virtual absl::StatusOr<uint64_t> Assign(Changing, const Tensor& elements) = 0;
+  absl::StatusOr<uint64_t> Assign(Changing, const Tensor& elements);
 
   struct Stats {
     int spares = 0;
@@ -130,7 +141,35 @@ class Parameter {
     int64_t copies = 0;  // readers that got a copy
     size_t bytes = 0;    // of all its buffers
   };
-  virtual Stats stats() const = 0;
+  Stats stats() const;
+
+ private:
+  friend class PinPlan;
+  friend class VersionPins;
+
+  Parameter(GlobalId id, const Tensor& initial, bool requires_grad, VersionBuffer first,
+            std::shared_ptr<Allocator> allocator, std::shared_ptr<VersionLock> versions);
+  // Called when the handle that Create returned is destroyed. Readers may still hold versions.
+  void Close();
+  // Requires: they share their VersionLock.
+  static std::vector<PinPlan> PlansFor(absl::Span<Parameter* const> parameters);
+  // Takes all `plans` at one moment into `pins`, which has one element for all plans or one for
+  // each.
+  static void TakeAll(std::vector<PinPlan>& plans,
+                      absl::Span<const std::shared_ptr<VersionPins>> pins);
+
+  absl::StatusOr<VersionBuffer> NewBuffer();
+
+  const GlobalId id_;
+  const Shape shape_;
+  const DType dtype_;
+  const bool requires_grad_;
+  Device* const device_;                        // null for the host
+  const std::shared_ptr<Allocator> allocator_;  // shared with the store
+  const std::shared_ptr<VersionLock> lock_;     // shared with the parameters of the same store
+  const size_t bytes_;                          // of each buffer
+  VersionSet set_ PSD_GUARDED_BY(lock_->mutex);
+  int64_t copies_ PSD_GUARDED_BY(lock_->mutex) = 0;
 };
 
 }  // namespace psd::store

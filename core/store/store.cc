@@ -6,14 +6,11 @@
 #include <memory>
 #include <utility>
 
-#include "absl/container/flat_hash_set.h"
-#include "absl/hash/hash.h"
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "core/base/mutex.h"
 #include "core/base/nearest_name.h"
 #include "core/base/quoted.h"
 #include "core/base/remedy.h"
@@ -86,88 +83,6 @@ EntryGroupPtr NewGroup(std::vector<EntryPtr> entries, uint64_t number) {
   return group;
 }
 
-// Hashes entries by their ids.
-struct EntryHash {
-  using is_transparent = void;
-  size_t operator()(GlobalId id) const { return absl::Hash<GlobalId>()(id); }
-  size_t operator()(const EntryPtr& entry) const { return (*this)(entry->id); }
-};
-struct EntryEqual {
-  using is_transparent = void;
-  bool operator()(const EntryPtr& a, GlobalId b) const { return a->id == b; }
-  bool operator()(const EntryPtr& a, const EntryPtr& b) const { return a->id == b->id; }
-};
-
-class StoreImpl : public Store {
- public:
-  StoreImpl(StoreOptions options, IdSource& ids) : options_(std::move(options)), ids_(ids) {}
-
-  absl::Status CheckName(absl::string_view name) const override;
-  Future<EntryPtr> GetOrCreate(Changing, const std::string& name, const CreateOptions& options,
-                               absl::AnyInvocable<absl::StatusOr<Value>()> create,
-                               absl::AnyInvocable<void(const EntryPtr&)> before_visible) override;
-  absl::StatusOr<EntryPtr> Lookup(const std::string& name) const override;
-  std::string NearestTo(const std::string& name) const override;
-  absl::StatusOr<EntryPtr> Drop(Changing, const std::string& name, GlobalId only) override;
-  absl::StatusOr<EntryPtr> Put(GlobalId id, Value value, bool requires_grad) override;
-  absl::StatusOr<EntryPtr> Get(GlobalId id) const override;
-  absl::StatusOr<std::vector<EntryPtr>> GetAll(absl::Span<const GlobalId> ids) const override;
-  absl::StatusOr<EntryGroupPtr> GetGroup(absl::Span<const GlobalId> ids) override;
-  Erased Erase(GlobalId id) override;
-  GlobalId NewId() override { return ids_.Next(); }
-  std::vector<EntryPtr> List(absl::string_view prefix, absl::string_view after,
-                             size_t limit) const override;
-  WriteClaims& write_claims() override { return claims_; }
-  MemoryAccount& memory() override { return *options_.memory; }
-  absl::StatusOr<std::shared_ptr<MemoryAccount>> MemoryOn(absl::string_view device) const override;
-  Stats stats() const override;
-
- private:
-  struct Named {
-    EntryPtr entry;
-    std::string creation;  // fingerprint of how it was made
-  };
-  // A name whose value is being made.
-  struct Creation {
-    std::string fingerprint;
-    Promise<EntryPtr> promise;
-  };
-
-  // `place` is the account for a parameter's memory, which is that of its device.
-  absl::StatusOr<std::shared_ptr<Entry>> NewEntry(GlobalId id, std::string name, Value value,
-                                                  bool requires_grad,
-                                                  const std::shared_ptr<MemoryAccount>& place);
-  absl::Status CheckRoom() const PSD_REQUIRES(mutex_);
-  absl::StatusOr<std::vector<EntryPtr>> FindAll(absl::Span<const GlobalId> ids) const
-      PSD_REQUIRES(mutex_);
-  // Ends the creation of `name`: hosts the value, or frees the name after an error.
-  absl::StatusOr<EntryPtr> FinishCreation(const std::string& name, const std::string& creation,
-                                          absl::StatusOr<EntryPtr> result) PSD_EXCLUDES(mutex_);
-  // Returns a bounded number of names that sort near `name`, to find the one that was meant.
-  std::vector<std::string> NamesAround(const std::string& name) const PSD_REQUIRES(mutex_);
-
-  const StoreOptions options_;
-  IdSource& ids_;
-  WriteClaims claims_;
-  // Shared with the parameters.
-  const std::shared_ptr<VersionLock> versions_ = std::make_shared<VersionLock>();
-
-  mutable Mutex mutex_;  // leaf
-  absl::flat_hash_set<EntryPtr, EntryHash, EntryEqual> values_ PSD_GUARDED_BY(mutex_);
-  // A group of GetGroup. Forgotten when one of its values is erased.
-  struct Remembered {
-    EntryGroupPtr group;
-    std::vector<GlobalId> ids;
-    GlobalId least, most;  // the least and the greatest of `ids`
-  };
-  // At most kRememberedGroups. The one that was asked for last comes first.
-  std::vector<Remembered> remembered_ PSD_GUARDED_BY(mutex_);
-  uint64_t groups_remembered_ PSD_GUARDED_BY(mutex_) = 0;
-  // Keys are the names in the entries.
-  std::map<absl::string_view, Named> names_ PSD_GUARDED_BY(mutex_);
-  std::map<std::string, Creation> creations_ PSD_GUARDED_BY(mutex_);
-};
-
 absl::Status CheckCreation(const std::string& name, const std::string& known,
                            const std::string& asked) {
   if (known.empty() || asked.empty() || known == asked) return absl::OkStatus();
@@ -176,7 +91,13 @@ absl::Status CheckCreation(const std::string& name, const std::string& known,
                     "create it the same way, look it up, or drop it first");
 }
 
-absl::Status StoreImpl::CheckName(absl::string_view name) const {
+}  // namespace
+
+std::unique_ptr<Store> Store::Create(StoreOptions options, IdSource& ids) {
+  return std::unique_ptr<Store>(new Store(std::move(options), ids));
+}
+
+absl::Status Store::CheckName(absl::string_view name) const {
   if (name.empty() || name.size() > options_.max_name_bytes) {
     return absl::InvalidArgumentError(absl::StrCat(
         "a name of ", name.size(), " characters; names have 1 to ", options_.max_name_bytes));
@@ -191,7 +112,7 @@ absl::Status StoreImpl::CheckName(absl::string_view name) const {
   return absl::OkStatus();
 }
 
-absl::Status StoreImpl::CheckRoom() const {
+absl::Status Store::CheckRoom() const {
   if (values_.size() + creations_.size() < options_.max_values) return absl::OkStatus();
   return WithRemedy(absl::ResourceExhaustedError(
                         absl::StrCat("no room for 1 value more: the store holds ", values_.size(),
@@ -199,7 +120,7 @@ absl::Status StoreImpl::CheckRoom() const {
                     "drop values or raise max_values");
 }
 
-absl::StatusOr<std::shared_ptr<MemoryAccount>> StoreImpl::MemoryOn(absl::string_view device) const {
+absl::StatusOr<std::shared_ptr<MemoryAccount>> Store::MemoryOn(absl::string_view device) const {
   if (device.empty() || device == kCpuName) return options_.memory;
   std::string known = kCpuName;
   for (const HostedDevice& each : options_.devices) {
@@ -210,7 +131,7 @@ absl::StatusOr<std::shared_ptr<MemoryAccount>> StoreImpl::MemoryOn(absl::string_
       absl::StrCat("there is no device ", Quoted(device), " here; the devices are ", known));
 }
 
-absl::StatusOr<std::shared_ptr<Entry>> StoreImpl::NewEntry(
+absl::StatusOr<std::shared_ptr<Entry>> Store::NewEntry(
     GlobalId id, std::string name, Value value, bool requires_grad,
     const std::shared_ptr<MemoryAccount>& place) {
   auto entry = std::make_shared<Entry>();
@@ -248,10 +169,9 @@ absl::StatusOr<std::shared_ptr<Entry>> StoreImpl::NewEntry(
   return entry;
 }
 
-Future<EntryPtr> StoreImpl::GetOrCreate(Changing, const std::string& name,
-                                        const CreateOptions& options,
-                                        absl::AnyInvocable<absl::StatusOr<Value>()> create,
-                                        absl::AnyInvocable<void(const EntryPtr&)> before_visible) {
+Future<EntryPtr> Store::GetOrCreate(Changing, const std::string& name, const CreateOptions& options,
+                                    absl::AnyInvocable<absl::StatusOr<Value>()> create,
+                                    absl::AnyInvocable<void(const EntryPtr&)> before_visible) {
   absl::Status valid = CheckName(name);
   if (!valid.ok()) return Future<EntryPtr>::Ready(valid);
   const absl::StatusOr<std::shared_ptr<MemoryAccount>> place = MemoryOn(options.device);
@@ -284,9 +204,8 @@ Future<EntryPtr> StoreImpl::GetOrCreate(Changing, const std::string& name,
   return promise.future();
 }
 
-absl::StatusOr<EntryPtr> StoreImpl::FinishCreation(const std::string& name,
-                                                   const std::string& creation,
-                                                   absl::StatusOr<EntryPtr> result) {
+absl::StatusOr<EntryPtr> Store::FinishCreation(const std::string& name, const std::string& creation,
+                                               absl::StatusOr<EntryPtr> result) {
   MutexLock lock(mutex_);
   creations_.erase(name);
   if (!result.ok()) return result;
@@ -295,7 +214,7 @@ absl::StatusOr<EntryPtr> StoreImpl::FinishCreation(const std::string& name,
   return result;
 }
 
-std::vector<std::string> StoreImpl::NamesAround(const std::string& name) const {
+std::vector<std::string> Store::NamesAround(const std::string& name) const {
   constexpr int kToEachSide = 500;
   auto from = names_.lower_bound(name);
   for (int i = 0; i < kToEachSide && from != names_.begin(); ++i) --from;
@@ -306,7 +225,7 @@ std::vector<std::string> StoreImpl::NamesAround(const std::string& name) const {
   return names;
 }
 
-std::string StoreImpl::NearestTo(const std::string& name) const {
+std::string Store::NearestTo(const std::string& name) const {
   std::vector<std::string> candidates;
   {
     MutexLock lock(mutex_);
@@ -315,14 +234,14 @@ std::string StoreImpl::NearestTo(const std::string& name) const {
   return NearestName(name, candidates);
 }
 
-absl::StatusOr<EntryPtr> StoreImpl::Lookup(const std::string& name) const {
+absl::StatusOr<EntryPtr> Store::Lookup(const std::string& name) const {
   MutexLock lock(mutex_);
   auto found = names_.find(name);
   if (found == names_.end()) return UnknownName(name);
   return found->second.entry;
 }
 
-absl::StatusOr<EntryPtr> StoreImpl::Drop(Changing, const std::string& name, GlobalId only) {
+absl::StatusOr<EntryPtr> Store::Drop(Changing, const std::string& name, GlobalId only) {
   MutexLock lock(mutex_);
   auto found = names_.find(name);
   if (found == names_.end()) return UnknownName(name);
@@ -335,7 +254,7 @@ absl::StatusOr<EntryPtr> StoreImpl::Drop(Changing, const std::string& name, Glob
   return entry;
 }
 
-absl::StatusOr<EntryPtr> StoreImpl::Put(GlobalId id, Value value, bool requires_grad) {
+absl::StatusOr<EntryPtr> Store::Put(GlobalId id, Value value, bool requires_grad) {
   if (id.IsNone()) return absl::InvalidArgumentError("a value cannot be hosted under id none");
   {
     MutexLock lock(mutex_);
@@ -350,19 +269,19 @@ absl::StatusOr<EntryPtr> StoreImpl::Put(GlobalId id, Value value, bool requires_
   return entry;
 }
 
-absl::StatusOr<EntryPtr> StoreImpl::Get(GlobalId id) const {
+absl::StatusOr<EntryPtr> Store::Get(GlobalId id) const {
   MutexLock lock(mutex_);
   auto found = values_.find(id);
   if (found == values_.end()) return NoValue(id);
   return *found;
 }
 
-absl::StatusOr<std::vector<EntryPtr>> StoreImpl::GetAll(absl::Span<const GlobalId> ids) const {
+absl::StatusOr<std::vector<EntryPtr>> Store::GetAll(absl::Span<const GlobalId> ids) const {
   MutexLock lock(mutex_);
   return FindAll(ids);
 }
 
-absl::StatusOr<EntryGroupPtr> StoreImpl::GetGroup(absl::Span<const GlobalId> ids) {
+absl::StatusOr<EntryGroupPtr> Store::GetGroup(absl::Span<const GlobalId> ids) {
   Remembered displaced;  // destroyed without the lock
   MutexLock lock(mutex_);
   for (auto each = remembered_.begin(); each != remembered_.end(); ++each) {
@@ -383,7 +302,7 @@ absl::StatusOr<EntryGroupPtr> StoreImpl::GetGroup(absl::Span<const GlobalId> ids
   return group;
 }
 
-absl::StatusOr<std::vector<EntryPtr>> StoreImpl::FindAll(absl::Span<const GlobalId> ids) const {
+absl::StatusOr<std::vector<EntryPtr>> Store::FindAll(absl::Span<const GlobalId> ids) const {
   std::vector<EntryPtr> entries;
   entries.reserve(ids.size());
   for (const GlobalId& id : ids) {
@@ -394,7 +313,7 @@ absl::StatusOr<std::vector<EntryPtr>> StoreImpl::FindAll(absl::Span<const Global
   return entries;
 }
 
-Store::Erased StoreImpl::Erase(GlobalId id) {
+Store::Erased Store::Erase(GlobalId id) {
   Erased erased;
   MutexLock lock(mutex_);
   auto found = values_.find(id);
@@ -414,8 +333,8 @@ Store::Erased StoreImpl::Erase(GlobalId id) {
   return erased;
 }
 
-std::vector<EntryPtr> StoreImpl::List(absl::string_view prefix, absl::string_view after,
-                                      size_t limit) const {
+std::vector<EntryPtr> Store::List(absl::string_view prefix, absl::string_view after,
+                                  size_t limit) const {
   std::vector<EntryPtr> entries;
   MutexLock lock(mutex_);
   auto next = after < prefix ? names_.lower_bound(prefix) : names_.upper_bound(after);
@@ -426,7 +345,7 @@ std::vector<EntryPtr> StoreImpl::List(absl::string_view prefix, absl::string_vie
   return entries;
 }
 
-Store::Stats StoreImpl::stats() const {
+Store::Stats Store::stats() const {
   Stats stats;
   stats.used_bytes = options_.memory->used_bytes();
   stats.limit_bytes = options_.memory->limit_bytes();
@@ -434,12 +353,6 @@ Store::Stats StoreImpl::stats() const {
   stats.named = names_.size();
   stats.anonymous = values_.size() - names_.size();
   return stats;
-}
-
-}  // namespace
-
-std::unique_ptr<Store> Store::Create(StoreOptions options, IdSource& ids) {
-  return std::make_unique<StoreImpl>(std::move(options), ids);
 }
 
 }  // namespace psd::store

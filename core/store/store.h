@@ -5,11 +5,16 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/functional/any_invocable.h"
+#include "absl/hash/hash.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
@@ -17,6 +22,7 @@
 #include "core/base/future.h"
 #include "core/base/ids.h"
 #include "core/base/memory_budget.h"
+#include "core/base/mutex.h"
 #include "core/store/changing.h"
 #include "core/store/parameter.h"
 #include "core/store/value.h"
@@ -96,11 +102,13 @@ class Store {
  public:
   // `ids` gives values their ids. Requires: it outlives the store.
   static std::unique_ptr<Store> Create(StoreOptions options, IdSource& ids);
-  virtual ~Store() = default;
+  ~Store() = default;
+  Store(const Store&) = delete;
+  Store& operator=(const Store&) = delete;
 
   // Checks that a name has 1 to max_name_bytes printable ASCII characters without blanks.
   // Errors: INVALID_ARGUMENT.
-  virtual absl::Status CheckName(absl::string_view name) const = 0;
+  absl::Status CheckName(absl::string_view name) const;
 
   // Returns the value called `name`. If there is none, `create` makes it on the first caller's
   // thread, without a lock held; callers that come meanwhile wait and get the same value. If
@@ -111,34 +119,33 @@ class Store {
   // INVALID_ARGUMENT for a bad name, for a device that does not exist (naming those that do), or
   // for requires_grad or a device if the value is no floating tensor; RESOURCE_EXHAUSTED; those of
   // the device.
-  virtual Future<EntryPtr> GetOrCreate(
-      Changing, const std::string& name, const CreateOptions& options,
-      absl::AnyInvocable<absl::StatusOr<Value>()> create,
-      absl::AnyInvocable<void(const EntryPtr&)> before_visible = nullptr) = 0;
+  Future<EntryPtr> GetOrCreate(Changing, const std::string& name, const CreateOptions& options,
+                               absl::AnyInvocable<absl::StatusOr<Value>()> create,
+                               absl::AnyInvocable<void(const EntryPtr&)> before_visible = nullptr);
 
   // Errors: NOT_FOUND.
-  virtual absl::StatusOr<EntryPtr> Lookup(const std::string& name) const = 0;
+  absl::StatusOr<EntryPtr> Lookup(const std::string& name) const;
   // Returns the name here that a misspelt `name` probably means; empty if none is near enough.
-  virtual std::string NearestTo(const std::string& name) const = 0;
+  std::string NearestTo(const std::string& name) const;
   // Removes the name. The value becomes anonymous, and the caller must see to it that it is erased
   // once nobody holds a reference. If `only` is given, the name is removed only if the value with
   // that id has it. Errors: NOT_FOUND; FAILED_PRECONDITION if another value has the name.
-  virtual absl::StatusOr<EntryPtr> Drop(Changing, const std::string& name, GlobalId only = {}) = 0;
+  absl::StatusOr<EntryPtr> Drop(Changing, const std::string& name, GlobalId only = {});
 
   // Hosts an anonymous value under `id`, which may be from any worker's IdSource, or under a new
   // id. Errors: ALREADY_EXISTS, RESOURCE_EXHAUSTED, INVALID_ARGUMENT (requires_grad for a value
   // that is no floating tensor, a failed variable, no id).
-  virtual absl::StatusOr<EntryPtr> Put(GlobalId id, Value value, bool requires_grad) = 0;
+  absl::StatusOr<EntryPtr> Put(GlobalId id, Value value, bool requires_grad);
   absl::StatusOr<EntryPtr> Put(Value value, bool requires_grad) {
     return Put(NewId(), std::move(value), requires_grad);
   }
   // Returns the value with this id, named or anonymous. Errors: NOT_FOUND naming the id.
-  virtual absl::StatusOr<EntryPtr> Get(GlobalId id) const = 0;
+  absl::StatusOr<EntryPtr> Get(GlobalId id) const;
   // Returns the values of all `ids`, or the error for the first that is not here.
-  virtual absl::StatusOr<std::vector<EntryPtr>> GetAll(absl::Span<const GlobalId> ids) const = 0;
+  absl::StatusOr<std::vector<EntryPtr>> GetAll(absl::Span<const GlobalId> ids) const;
   // The same for ids that are likely to be asked for again in the same order. The store remembers
   // the latest few such groups, so that their ids need not be looked up one by one.
-  virtual absl::StatusOr<EntryGroupPtr> GetGroup(absl::Span<const GlobalId> ids) = 0;
+  absl::StatusOr<EntryGroupPtr> GetGroup(absl::Span<const GlobalId> ids);
   // The objects that the store releases when it erases a value. Destroying them may run code of the
   // value, so they must be destroyed where no lock is held.
   struct Erased {
@@ -148,21 +155,20 @@ class Store {
   };
   // Removes an anonymous value. Its id is NOT_FOUND from now on; holders of the entry keep it.
   // Takes no lock except the store's own.
-  virtual Erased Erase(GlobalId id) = 0;
+  Erased Erase(GlobalId id);
 
-  virtual GlobalId NewId() = 0;
+  GlobalId NewId() { return ids_.Next(); }
 
   // Returns at most `limit` named entries, sorted by name: those whose names start with `prefix`
   // and sort after `after`.
-  virtual std::vector<EntryPtr> List(absl::string_view prefix, absl::string_view after = {},
-                                     size_t limit = SIZE_MAX) const = 0;
+  std::vector<EntryPtr> List(absl::string_view prefix, absl::string_view after = {},
+                             size_t limit = SIZE_MAX) const;
 
-  virtual WriteClaims& write_claims() = 0;
-  virtual MemoryAccount& memory() = 0;
+  WriteClaims& write_claims() { return claims_; }
+  MemoryAccount& memory() { return *options_.memory; }
   // Returns the account for values on the device called `device`; empty means "cpu".
   // Errors: INVALID_ARGUMENT naming the devices that exist.
-  virtual absl::StatusOr<std::shared_ptr<MemoryAccount>> MemoryOn(
-      absl::string_view device) const = 0;
+  absl::StatusOr<std::shared_ptr<MemoryAccount>> MemoryOn(absl::string_view device) const;
 
   struct Stats {
     size_t named = 0;
@@ -170,7 +176,65 @@ class Store {
     size_t used_bytes = 0;
     size_t limit_bytes = 0;
   };
-  virtual Stats stats() const = 0;
+  Stats stats() const;
+
+ private:
+  Store(StoreOptions options, IdSource& ids) : options_(std::move(options)), ids_(ids) {}
+
+  // Hashes entries by their ids.
+  struct EntryHash {
+    using is_transparent = void;
+    size_t operator()(GlobalId id) const { return absl::Hash<GlobalId>()(id); }
+    size_t operator()(const EntryPtr& entry) const { return (*this)(entry->id); }
+  };
+  struct EntryEqual {
+    using is_transparent = void;
+    bool operator()(const EntryPtr& a, GlobalId b) const { return a->id == b; }
+    bool operator()(const EntryPtr& a, const EntryPtr& b) const { return a->id == b->id; }
+  };
+  struct Named {
+    EntryPtr entry;
+    std::string creation;  // fingerprint of how it was made
+  };
+  // A name whose value is being made.
+  struct Creation {
+    std::string fingerprint;
+    Promise<EntryPtr> promise;
+  };
+
+  // `place` is the account for a parameter's memory, which is that of its device.
+  absl::StatusOr<std::shared_ptr<Entry>> NewEntry(GlobalId id, std::string name, Value value,
+                                                  bool requires_grad,
+                                                  const std::shared_ptr<MemoryAccount>& place);
+  absl::Status CheckRoom() const PSD_REQUIRES(mutex_);
+  absl::StatusOr<std::vector<EntryPtr>> FindAll(absl::Span<const GlobalId> ids) const
+      PSD_REQUIRES(mutex_);
+  // Ends the creation of `name`: hosts the value, or frees the name after an error.
+  absl::StatusOr<EntryPtr> FinishCreation(const std::string& name, const std::string& creation,
+                                          absl::StatusOr<EntryPtr> result) PSD_EXCLUDES(mutex_);
+  // Returns a bounded number of names that sort near `name`, to find the one that was meant.
+  std::vector<std::string> NamesAround(const std::string& name) const PSD_REQUIRES(mutex_);
+
+  const StoreOptions options_;
+  IdSource& ids_;
+  WriteClaims claims_;
+  // Shared with the parameters.
+  const std::shared_ptr<VersionLock> versions_ = std::make_shared<VersionLock>();
+
+  mutable Mutex mutex_;  // leaf
+  absl::flat_hash_set<EntryPtr, EntryHash, EntryEqual> values_ PSD_GUARDED_BY(mutex_);
+  // A group of GetGroup. Forgotten when one of its values is erased.
+  struct Remembered {
+    EntryGroupPtr group;
+    std::vector<GlobalId> ids;
+    GlobalId least, most;  // the least and the greatest of `ids`
+  };
+  // At most kRememberedGroups. The one that was asked for last comes first.
+  std::vector<Remembered> remembered_ PSD_GUARDED_BY(mutex_);
+  uint64_t groups_remembered_ PSD_GUARDED_BY(mutex_) = 0;
+  // Keys are the names in the entries.
+  std::map<absl::string_view, Named> names_ PSD_GUARDED_BY(mutex_);
+  std::map<std::string, Creation> creations_ PSD_GUARDED_BY(mutex_);
 };
 
 }  // namespace psd::store

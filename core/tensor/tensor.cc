@@ -414,7 +414,7 @@ const Block* Tensor::block() const {
   return impl_->keeper == Keeper::kOwner ? Owner::Of(impl_)->block : nullptr;
 }
 
-const Place& Tensor::place() const {
+const MemoryPlace& Tensor::place() const {
   const Block* const identity = block();
   return identity == nullptr ? kHeapPlace : identity->place();
 }

@@ -21,8 +21,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "core/base/buffer.h"
-#include "core/base/place.h"
-#include "core/base/small_charges.h"
+#include "core/base/memory_place.h"
 #include "core/base/status.h"
 #include "core/tensor/dtype.h"
 #include "core/tensor/shape.h"
@@ -108,8 +107,8 @@ class Tensor {
   // The device whose memory holds the elements; null for the host. It lives as long as the
   // elements.
   Device* device() const { return OnHost() ? nullptr : place().device(); }
-  // The place of the elements.
-  const Place& place() const;
+  // Where the elements live.
+  const MemoryPlace& place() const;
   int rank() const { return shape().rank(); }
   int64_t NumElements() const { return impl().num_elements; }
   size_t NumBytes() const { return static_cast<size_t>(NumElements()) * ItemSize(dtype()); }
@@ -182,9 +181,10 @@ class Tensor {
   // Returns how many bytes of the tensor's small piece of memory are charged to an account
   // (MemoryScope). 0 if the elements are not a piece of their own, or are not charged.
   size_t SmallChargeBytes() const;
-  // Charges that piece to the account `to` instead, for as long as it lives. Requires:
-  // SmallChargeBytes() is not 0; room for the piece is reserved; `to` is not 0. Thread-safe.
-  void MoveSmallCharge(SmallChargesId to) const;
+  // Charges that piece to the account `to`, a SmallChargesId (core/base/small_charges.h), instead,
+  // for as long as it lives.
+  // Requires: SmallChargeBytes() is not 0; room for it is reserved; `to` is not 0. Thread-safe.
+  void MoveSmallCharge(uint32_t to) const;
 
   // Returns the object that keeps the elements alive. Tensors with the same address here share
   // their storage.

@@ -184,7 +184,7 @@ class UnaryService {
   const Uses uses_;
   const GatewayOptions options_;
   RawService service_;
-  mutable Mutex mutex_;  // only the clock's mutex is locked under it
+  mutable Mutex mutex_;  // before: Clock
   GatewaySessions sessions_ PSD_GUARDED_BY(mutex_);
   size_t mutations_ PSD_GUARDED_BY(mutex_) = 0;  // mutations that run and are not answered yet
   CondVar answered_;                             // `mutations_` is 0 again

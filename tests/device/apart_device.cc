@@ -94,7 +94,7 @@ class ApartDevice::Arena {
 
 class ApartDevice::Memory : public Allocator {
  public:
-  explicit Memory(ApartDevice& device) : device_(device), place_(Place::On(device)) {}
+  explicit Memory(ApartDevice& device) : device_(device), place_(MemoryPlace::On(device)) {}
 
   absl::StatusOr<std::shared_ptr<Block>> Allocate(size_t bytes) override {
     std::byte* const address = device_.arena_->Take(bytes);
@@ -107,7 +107,7 @@ class ApartDevice::Memory : public Allocator {
  private:
   class ApartBlock : public Block {
    public:
-    ApartBlock(std::byte* data, size_t size, const Place& place,
+    ApartBlock(std::byte* data, size_t size, const MemoryPlace& place,
                std::shared_ptr<ApartDevice> device)
         : Block(data, size, place), device_(std::move(device)) {}
     ~ApartBlock() override { device_->arena_->Give(data(), size()); }
@@ -117,7 +117,7 @@ class ApartDevice::Memory : public Allocator {
   };
 
   ApartDevice& device_;
-  const Place place_;
+  const MemoryPlace place_;
 };
 
 std::shared_ptr<ApartDevice> ApartDevice::Create(std::string name, size_t bytes) {

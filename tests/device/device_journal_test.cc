@@ -13,6 +13,7 @@
 #include "core/base/status.h"
 #include "core/change/change.h"
 #include "core/change/replay.h"
+#include "core/program/checked_program.h"
 #include "core/program/program.h"
 #include "core/runtime/runtime.h"
 #include "gmock/gmock.h"

@@ -14,6 +14,7 @@
 #include "core/tensor/ops/shape_ops.h"
 #include "core/tensor/tensor.h"
 #include "gtest/gtest.h"
+#include "tests/core/tensor/compare.h"
 #include "tests/device/apart_device.h"
 
 namespace psd {
@@ -170,15 +171,15 @@ TEST(DeviceTensorDeathTest, TheHostCannotReadADevicesElements) {
 TEST(SegmentTest, ABufferSaysWhereItLiesInItsSegment) {
   class SegmentBlock : public Block {
    public:
-    SegmentBlock(std::byte* data, size_t size, const Place& place, size_t offset)
+    SegmentBlock(std::byte* data, size_t size, const MemoryPlace& place, size_t offset)
         : Block(data, size, place, offset) {}
   };
   alignas(64) std::byte memory[256] = {};
-  const Place segment = Place::InSegment(3);
+  const MemoryPlace segment = MemoryPlace::InSegment(3);
   const auto block = std::make_shared<SegmentBlock>(memory, 256, segment, 4096);
   const Tensor tensor = *Tensor::FromBuffer({64}, DType::kF32, Buffer(block));
   const Buffer part = ops::Slice(tensor, 0, 16, 32)->AsBuffer();
-  EXPECT_EQ(part.place().kind(), Place::Kind::kSegment);
+  EXPECT_EQ(part.place().kind(), MemoryPlace::Kind::kSegment);
   EXPECT_EQ(part.place().segment(), 3u);
   EXPECT_EQ(part.segment_offset(), 4096u + 64);
   EXPECT_TRUE(tensor.OnHost());

@@ -288,6 +288,38 @@ class SaveTest(unittest.TestCase):
             self.assertEqual(code, 0, errors)
             self.assertIn("of alone, ", output)
 
+    def test_a_registrar_without_values_is_no_empty_owner(self):
+        with Psd("--registrar_only", name="registrar") as registrar:
+            for command in ("save", "load"):
+                code, output, errors = psctl(command, self.saves, address=registrar.address)
+                self.assertEqual((code, output), (1, ""), errors)
+                self.assertIn("registrar at %s is a registrar that hosts no values" %
+                              registrar.address, errors)
+                self.assertIn("no owner has joined it", errors)
+                self.assertIn("give the address of an owner: --address HOST:PORT", errors)
+                code, output, errors = psctl(command, self.saves, "--owners",
+                                             "owner0=%s,registrar=%s" %
+                                             (self.first.address, registrar.address))
+                self.assertEqual((code, output), (1, ""), errors)
+                self.assertIn("--owners: registrar at %s is no owner" % registrar.address, errors)
+                self.assertIn("remove registrar from --owners", errors)
+            self.assertFalse(os.path.exists(os.path.join(self.saves, "latest")))
+            code, output, errors = psctl("status", address=registrar.address)
+            self.assertIn("registrar (this daemon, which hosts no values)", output)
+
+    def test_a_registrar_without_values_knows_the_owners(self):
+        with Psd("--registrar_only", name="registrar") as registrar:
+            with Psd("--registrar", "registrar=" + registrar.address, name="alone") as alone:
+                Owner(alone, ["a/w"]).create()
+                for daemon in (registrar, alone):
+                    code, output, errors = psctl("save", self.saves, address=daemon.address)
+                    self.assertEqual(code, 0, errors)
+                    self.assertIn("saved 1 values and 1 optimizers of alone, ", output)
+                code, output, errors = psctl("load", self.saves, "--spread",
+                                             address=registrar.address)
+                self.assertEqual(code, 0, errors)
+                self.assertIn("alone: 1 values", output)
+
     def test_inspect(self):
         folder, index = self.save()
         code, output, errors = psctl("inspect", self.saves)

@@ -35,15 +35,24 @@ absl::StatusOr<std::unique_ptr<Worker>> Attach(const Options& options,
 constexpr absl::string_view kNameThem =
     "name all owners of the job yourself: --owners NAME=HOST:PORT,…";
 
-// Returns the owner at --address. If it names another owner as the registrar, returns that owner
-// too. Errors: INVALID_ARGUMENT if the registrar is to be left out, because only it knows the
-// owners.
-absl::StatusOr<std::vector<OwnerAddress>> AskFirst(const Options& options) {
+absl::StatusOr<v1::WorkerStatus> AskStatus(const Options& options) {
   Connection connection(options);
   v1::WorkerStatus status;
   v1::StatusRequest request;
   request.set_limit(1);
   PSD_RETURN_IF_ERROR(connection.Call(&v1::ParameterService::Stub::Status, request, &status));
+  return status;
+}
+
+// The daemons that are asked for the owners of the job.
+struct FirstAsked {
+  std::vector<OwnerAddress> daemons;  // the one at --address and, if it is another, the registrar
+  bool hosts_nothing = false;         // the one at --address is a registrar without values
+};
+
+// Errors: INVALID_ARGUMENT if the registrar is to be left out, because only it knows the owners.
+absl::StatusOr<FirstAsked> AskFirst(const Options& options) {
+  PSD_ASSIGN_OR_RETURN(const v1::WorkerStatus status, AskStatus(options));
   const std::vector<std::string> left_out = LeftOut(options);
   if (std::count(left_out.begin(), left_out.end(), status.registrar()) > 0) {
     return WithRemedy(
@@ -52,21 +61,33 @@ absl::StatusOr<std::vector<OwnerAddress>> AskFirst(const Options& options) {
             " is the registrar, which is asked for the owners of the job when none are named")),
         kNameThem);
   }
-  std::vector<OwnerAddress> owners = {{status.name(), options.address}};
+  FirstAsked first;
+  first.daemons.push_back({status.name(), options.address});
+  first.hosts_nothing = status.hosts_nothing();
   for (const v1::PeerState& peer : status.peers()) {
     if (peer.name() == status.registrar() && !peer.address().empty())
-      owners.push_back({peer.name(), peer.address()});
+      first.daemons.push_back({peer.name(), peer.address()});
   }
-  return owners;
+  return first;
 }
 
 // Returns all owners that the registrar knows.
+// Errors: FAILED_PRECONDITION if --address leads to a registrar without values and it knows none.
 absl::StatusOr<std::vector<OwnerAddress>> FindOwners(const Options& options) {
-  PSD_ASSIGN_OR_RETURN(std::vector<OwnerAddress> known, AskFirst(options));
+  PSD_ASSIGN_OR_RETURN(const FirstAsked asked, AskFirst(options));
+  const std::vector<OwnerAddress>& known = asked.daemons;
   auto first = Attach(options, known, 0);
   if (!first.ok())
     return WithRemedy(Annotate(first.status(), "asking for the owners of the job"), kNameThem);
   PSD_ASSIGN_OR_RETURN(std::vector<OwnerAddress> all, (*first)->JobOwners());
+  if (all.empty() && asked.hosts_nothing) {
+    return WithRemedy(
+        absl::FailedPreconditionError(
+            absl::StrCat(known[0].name, " at ", options.address,
+                         " is a registrar that hosts no values (--registrar_only), and no owner "
+                         "has joined it")),
+        "give the address of an owner: --address HOST:PORT, or --owners NAME=HOST:PORT,…");
+  }
   // Owners that were reached already keep the address at which they were reached.
   for (OwnerAddress& owner : all) {
     if (owner.name == known[0].name) owner.address = known[0].address;
@@ -74,7 +95,7 @@ absl::StatusOr<std::vector<OwnerAddress>> FindOwners(const Options& options) {
   const bool listed = std::any_of(all.begin(), all.end(), [&](const OwnerAddress& owner) {
     return owner.name == known[0].name;
   });
-  if (!listed) all.push_back(known[0]);
+  if (!listed && !asked.hosts_nothing) all.push_back(known[0]);
   PSD_RETURN_IF_ERROR((*first)->Shutdown());
   return all;
 }
@@ -95,31 +116,39 @@ absl::Status RemoveLeftOut(const Options& options, std::vector<OwnerAddress>& ow
   return absl::OkStatus();
 }
 
-// Returns why the owner cannot be attached to, or an empty text if it can.
-std::string ProblemOf(const Options& options, const OwnerAddress& owner) {
+// Returns why the owner cannot be attached to, or an empty text if it can. Then `hosts_nothing`
+// says whether it is no owner but a registrar without values.
+std::string ProblemOf(const Options& options, const OwnerAddress& owner, bool& hosts_nothing) {
   if (owner.address.empty())
     return absl::StrCat(owner.name,
                         " is absent; the registrar's configuration names it, or it had joined "
                         "and was lost");
   Options there = options;
   there.address = owner.address;
-  Connection connection(there);
-  v1::WorkerStatus status;
-  v1::StatusRequest request;
-  request.set_limit(1);
-  const absl::Status asked = connection.Call(&v1::ParameterService::Stub::Status, request, &status);
-  if (!asked.ok()) return absl::StrCat(owner.name, ": ", asked.message());
-  if (status.name() == owner.name) return "";
-  return absl::StrCat(owner.name, ": who answers at ", owner.address, " is ",
-                      Quoted(status.name()));
+  const absl::StatusOr<v1::WorkerStatus> status = AskStatus(there);
+  if (!status.ok()) return absl::StrCat(owner.name, ": ", status.status().message());
+  if (status->name() != owner.name) {
+    return absl::StrCat(owner.name, ": who answers at ", owner.address, " is ",
+                        Quoted(status->name()));
+  }
+  hosts_nothing = status->hosts_nothing();
+  return "";
 }
 
 absl::Status CheckOwners(const Options& options, const std::vector<OwnerAddress>& owners,
                          absl::string_view remedy) {
   std::vector<std::string> problems;
   for (const OwnerAddress& owner : owners) {
-    std::string problem = ProblemOf(options, owner);
+    bool hosts_nothing = false;
+    std::string problem = ProblemOf(options, owner, hosts_nothing);
     if (!problem.empty()) problems.push_back(std::move(problem));
+    if (hosts_nothing) {
+      return WithRemedy(
+          absl::FailedPreconditionError(
+              absl::StrCat("--owners: ", owner.name, " at ", owner.address,
+                           " is no owner but a registrar that hosts no values (--registrar_only)")),
+          absl::StrCat("remove ", owner.name, " from --owners"));
+    }
   }
   if (problems.empty()) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat(

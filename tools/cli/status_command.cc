@@ -31,7 +31,8 @@ void PrintSummary(const v1::WorkerStatus& status) {
               Printable(status.address()).c_str(), Printable(status.version()).c_str(),
               FormatIncarnation(status.incarnation()).c_str(),
               FormatSeconds(status.uptime_s()).c_str());
-  std::printf("registrar:  %s\n", Printable(status.registrar()).c_str());
+  std::printf("registrar:  %s%s\n", Printable(status.registrar()).c_str(),
+              status.hosts_nothing() ? " (this daemon, which hosts no values)" : "");
   std::printf("memory:     %s of values and %s in transit, %s\n",
               FormatBytes(memory.used_bytes()).c_str(), FormatBytes(memory.transit_bytes()).c_str(),
               budget.c_str());

@@ -71,7 +71,7 @@ class SavedFunction {
 
   std::array<Tensor, kSaved> saved_;  // lock_ guards this member and the next
   bool released_ = false;
-  ByteLock lock_;
+  ByteLock lock_;  // leaf
   const Function gradient_;
 };
 

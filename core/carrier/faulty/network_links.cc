@@ -1,4 +1,4 @@
-// NetworkImpl: opens links, carries their messages, and ends them.
+// FaultyNetwork: opens links, carries their messages, and ends them.
 
 #include <algorithm>
 #include <utility>
@@ -6,7 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
-#include "core/carrier/faulty/network_impl.h"
+#include "core/carrier/faulty/faulty_network.h"
 #include "core/carrier/frame.h"
 
 namespace psd::carrier {
@@ -24,16 +24,16 @@ Limits Lesser(const Limits& a, const Limits& b) {
 }  // namespace
 
 absl::Status FaultyLink::Send(Message message) {
-  std::shared_ptr<NetworkImpl> network = network_.lock();
+  std::shared_ptr<FaultyNetwork> network = network_.lock();
   if (network == nullptr) return absl::UnavailableError("the network is gone");
   return network->Send(*this, std::move(message));
 }
 
 void FaultyLink::Close() {
-  if (std::shared_ptr<NetworkImpl> network = network_.lock()) network->Close(*this);
+  if (std::shared_ptr<FaultyNetwork> network = network_.lock()) network->Close(*this);
 }
 
-absl::Status NetworkImpl::Send(FaultyLink& link, Message message) {
+absl::Status FaultyNetwork::Send(FaultyLink& link, Message message) {
   MutexLock lock(mutex_);
   if (!link.open) {
     return absl::UnavailableError(absl::StrCat("the link to ", link.peer_node->name, " has ended"));
@@ -59,7 +59,7 @@ absl::Status NetworkImpl::Send(FaultyLink& link, Message message) {
   return absl::OkStatus();
 }
 
-void NetworkImpl::Transmit(FaultyLink& link, const Message& message, const Fate& fate) {
+void FaultyNetwork::Transmit(FaultyLink& link, const Message& message, const Fate& fate) {
   absl::Time due = NowLocked() + options_.latency + fate.delay;
   // Large messages travel beside the small ones, as on a real link.
   if (fate.ordered && message.TotalBytes() <= kMaxInlineBytes) {
@@ -73,7 +73,7 @@ void NetworkImpl::Transmit(FaultyLink& link, const Message& message, const Fate&
   }
 }
 
-void NetworkImpl::Deliver(FaultyLink& from, Message message) {
+void FaultyNetwork::Deliver(FaultyLink& from, Message message) {
   std::shared_ptr<LinkHandler> handler;
   {
     MutexLock lock(mutex_);
@@ -85,7 +85,7 @@ void NetworkImpl::Deliver(FaultyLink& from, Message message) {
   if (handler != nullptr) handler->OnMessage(std::move(message));
 }
 
-void NetworkImpl::Close(FaultyLink& link) {
+void FaultyNetwork::Close(FaultyLink& link) {
   MutexLock lock(mutex_);
   if (!link.open) return;
   link.open = false;
@@ -98,12 +98,12 @@ void NetworkImpl::Close(FaultyLink& link) {
               absl::UnavailableError(absl::StrCat(link.node->name, " closed the link")));
 }
 
-void NetworkImpl::ScheduleEnd(const std::shared_ptr<FaultyLink>& link, absl::Time due,
-                              absl::Status reason) {
+void FaultyNetwork::ScheduleEnd(const std::shared_ptr<FaultyLink>& link, absl::Time due,
+                                absl::Status reason) {
   Schedule(due, link->node.get(), [this, link, reason] { TellEnd(*link, reason); });
 }
 
-void NetworkImpl::TellEnd(FaultyLink& link, const absl::Status& reason) {
+void FaultyNetwork::TellEnd(FaultyLink& link, const absl::Status& reason) {
   std::shared_ptr<LinkHandler> handler;
   {
     MutexLock lock(mutex_);
@@ -114,8 +114,8 @@ void NetworkImpl::TellEnd(FaultyLink& link, const absl::Status& reason) {
   if (handler != nullptr) handler->OnClosed(reason);
 }
 
-absl::StatusOr<std::string> NetworkImpl::Listen(Node& node, const std::string& address,
-                                                AcceptCallback accept) {
+absl::StatusOr<std::string> FaultyNetwork::Listen(Node& node, const std::string& address,
+                                                  AcceptCallback accept) {
   MutexLock lock(mutex_);
   if (!node.alive) return absl::UnavailableError("this carrier was shut down");
   if (!node.address.empty()) return absl::FailedPreconditionError("this carrier listens already");
@@ -132,16 +132,16 @@ absl::StatusOr<std::string> NetworkImpl::Listen(Node& node, const std::string& a
   return bound;
 }
 
-std::shared_ptr<Node> NetworkImpl::FindListener(const std::string& address) const {
+std::shared_ptr<Node> FaultyNetwork::FindListener(const std::string& address) const {
   for (const auto& [name, node] : nodes_) {
     if (node->address == address) return node;
   }
   return nullptr;
 }
 
-void NetworkImpl::Connect(const std::shared_ptr<Node>& node, const std::string& address,
-                          absl::Duration timeout, std::shared_ptr<LinkHandler> handler,
-                          ConnectCallback done) {
+void FaultyNetwork::Connect(const std::shared_ptr<Node>& node, const std::string& address,
+                            absl::Duration timeout, std::shared_ptr<LinkHandler> handler,
+                            ConnectCallback done) {
   {
     MutexLock lock(mutex_);
     if (node->alive) {
@@ -163,7 +163,7 @@ void NetworkImpl::Connect(const std::shared_ptr<Node>& node, const std::string& 
   done(absl::UnavailableError("this carrier was shut down"));
 }
 
-void NetworkImpl::Arrive(const std::shared_ptr<Dial>& dial) {
+void FaultyNetwork::Arrive(const std::shared_ptr<Dial>& dial) {
   MutexLock lock(mutex_);
   std::shared_ptr<Node> listener = FindListener(dial->address);
   if (listener != nullptr && plan_.IsBlackHole(dial->node->name, listener->name)) return;
@@ -177,8 +177,8 @@ void NetworkImpl::Arrive(const std::shared_ptr<Dial>& dial) {
   Schedule(NowLocked(), listener.get(), [this, dial, listener] { AskListener(dial, listener); });
 }
 
-void NetworkImpl::AskListener(const std::shared_ptr<Dial>& dial,
-                              const std::shared_ptr<Node>& listener) {
+void FaultyNetwork::AskListener(const std::shared_ptr<Dial>& dial,
+                                const std::shared_ptr<Node>& listener) {
   auto near = std::make_shared<FaultyLink>(weak_from_this(), dial->node, listener);
   auto far = std::make_shared<FaultyLink>(weak_from_this(), listener, dial->node);
   AcceptCallback accept;
@@ -210,7 +210,7 @@ void NetworkImpl::AskListener(const std::shared_ptr<Dial>& dial,
   if (handler != nullptr) handler->OnClosed(absl::CancelledError("this carrier was shut down"));
 }
 
-void NetworkImpl::FinishDial(const std::shared_ptr<Dial>& dial, absl::Status status) {
+void FaultyNetwork::FinishDial(const std::shared_ptr<Dial>& dial, absl::Status status) {
   ConnectCallback done;
   std::shared_ptr<LinkHandler> unused;
   {

@@ -35,7 +35,8 @@ class GrpcCarrier : public Carrier {
                                             Listener* listener);
 
   const std::shared_ptr<GrpcCore> core_;  // shared with the links
-  // Held during all of Listen and Shutdown. The mutexes of the carrier's parts are locked under it.
+  // Held during all of Listen and Shutdown.
+  // before: ConnectionListener, GrpcCore, GrpcLink::send_mutex_, GrpcStream, Poller
   Mutex mutex_;
   std::unique_ptr<Listener> listener_ PSD_GUARDED_BY(mutex_);
   bool listened_ PSD_GUARDED_BY(mutex_) = false;

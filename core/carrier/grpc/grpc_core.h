@@ -110,8 +110,8 @@ class GrpcCore : public std::enable_shared_from_this<GrpcCore> {
   std::atomic<size_t> unread_bytes_{0};
   TimerQueue timers_;
 
-  mutable Mutex mutex_;  // only the mutex of a poller is locked under it
-  // There is one if the carrier listened before it dialled, otherwise up to two.
+  mutable Mutex mutex_;  // before: Poller
+  // One if the carrier listened before it dialled, else up to two.
   std::vector<std::unique_ptr<Poller>> pollers_ PSD_GUARDED_BY(mutex_);
   CondVar quiet_;
   bool shutting_down_ PSD_GUARDED_BY(mutex_) = false;

@@ -227,7 +227,7 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
   std::shared_ptr<LinkHandler> handler_;
   ConnectCallback connected_;  // for a dialled link; null after it was called
 
-  mutable Mutex send_mutex_;  // the mutexes of a stream and of the timers are locked under it
+  mutable Mutex send_mutex_;  // before: GrpcStream, TimerQueue
   Phase phase_ PSD_GUARDED_BY(send_mutex_) = Phase::kOpening;
   // For each bound the smaller of the two ends' values.
   Limits send_limits_ PSD_GUARDED_BY(send_mutex_);
@@ -241,7 +241,7 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
   size_t control_bytes_ PSD_GUARDED_BY(send_mutex_) = 0;
   std::vector<MemoryCharge> control_charges_ PSD_GUARDED_BY(send_mutex_);  // each of kControlUnit
 
-  Mutex receive_mutex_;  // the mutex of the waiting line is locked under it
+  Mutex receive_mutex_;  // before: WaitingLine
   Assembler assembler_ PSD_GUARDED_BY(receive_mutex_);
 };
 

@@ -32,7 +32,8 @@ class ShmCarrier : public Carrier {
   class Listener;
 
   const std::shared_ptr<ShmCore> core_;  // shared with the links
-  // Held during all of Listen and Shutdown. Those of the core and of its parts are locked under it.
+  // Held during all of Listen and Shutdown.
+  // before: ShmCore, ShmLink, ShmPoller, TimerQueue
   Mutex mutex_;
   std::shared_ptr<Listener> listener_ PSD_GUARDED_BY(mutex_);  // shared with its poller
   bool stopped_ PSD_GUARDED_BY(mutex_) = false;

@@ -254,7 +254,7 @@ class ShmLink : public Link, public Watched, public std::enable_shared_from_this
   // Used only by the timer.
   bool probed_ = false;
 
-  mutable Mutex send_mutex_;  // those of the timers and of the memory are locked under it
+  mutable Mutex send_mutex_;  // before: TimerQueue
   Phase phase_ PSD_GUARDED_BY(send_mutex_) = Phase::kOpening;
   absl::Status reason_ PSD_GUARDED_BY(send_mutex_);     // why it has ended
   bool lingering_ PSD_GUARDED_BY(send_mutex_) = false;  // it has ended, and control goes out still

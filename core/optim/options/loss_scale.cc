@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "core/optim/functional/functional_optimizer.h"
+#include "core/optim/functional/optimizer_spec.h"
 
 namespace psd::optim {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
-#include "core/optim/functional/functional_optimizer.h"
+#include "core/optim/functional/optimizer_spec.h"
 
 namespace psd::optim {
 namespace {

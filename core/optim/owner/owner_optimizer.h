@@ -285,8 +285,8 @@ class OwnerOptimizer : public store::Object, public std::enable_shared_from_this
   bool described_ = false;
 
   // Held while a change of the life or of options is decided and applied, so that what was checked
-  // stays true and a journal gets such changes in their order. Before mutex_ and a journal's locks.
-  Mutex deciding_;
+  // stays true and a journal gets such changes in their order.
+  Mutex deciding_;       // before: OwnerOptimizer::mutex_, Journal
   mutable Mutex mutex_;  // leaf
   OptionGroups groups_ PSD_GUARDED_BY(mutex_);
   StepBook book_ PSD_GUARDED_BY(mutex_);

@@ -119,7 +119,7 @@ class StepGate {
   void GiveTurn(GlobalId turn, StepResult answer, Actions& actions) PSD_REQUIRES(mutex_);
   void EndTurnsOf(GlobalId session) PSD_REQUIRES(mutex_);
 
-  mutable Mutex mutex_;  // those that known_ locks are locked under it
+  mutable Mutex mutex_;  // before: RoundMeasure, OwnerOptimizer::mutex_
   std::map<GlobalId, StepRequest> waiting_ PSD_GUARDED_BY(mutex_);  // by step id
 
  private:

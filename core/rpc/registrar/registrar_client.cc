@@ -93,7 +93,6 @@ class RegistrarClient::State : public std::enable_shared_from_this<State> {
     MutexLock lock(mutex_);
     return membership_;
   }
-  rpc::RpcAgent& agent() { return agent_; }
 
  private:
   // A session of this worker on one incarnation of the registrar.
@@ -311,10 +310,6 @@ void RegistrarClient::KeepJoined(const JoinOptions& options) {
 
 Membership RegistrarClient::membership() const {
   return state_->membership();
-}
-
-Future<World> RegistrarClient::GetWorld(const rpc::CallOptions& call) {
-  return AskWorld(state_->agent(), state_->registrar(), call);
 }
 
 Future<World> AskWorld(rpc::RpcAgent& agent, const std::string& registrar,

@@ -86,8 +86,6 @@ class RegistrarClient {
   // The registrar's last answer. Rank and world size are 0 before the first one.
   Membership membership() const;
 
-  Future<World> GetWorld(const rpc::CallOptions& call);
-
   // Ready when every worker of `members`, this one included, has called the barrier `name`. If
   // `members` is empty, the declared group of trainers takes part. Errors: UNAVAILABLE or ABORTED
   // naming a member that left or was restarted meanwhile; NOT_FOUND for a member that never joined;

@@ -22,6 +22,7 @@
 #include "core/base/mutex.h"
 #include "core/dist_autograd/context.h"
 #include "core/dist_autograd/exchange.h"
+#include "core/program/checked_program.h"
 #include "core/program/program.h"
 #include "core/program/program_cache.h"
 #include "core/rpc/declared_method.h"

@@ -10,6 +10,7 @@
 #include "core/base/future.h"
 #include "core/dist_autograd/context.h"
 #include "core/dist_autograd/exchange.h"
+#include "core/program/checked_program.h"
 #include "core/program/program.h"
 #include "core/rpc/declared_method.h"
 #include "core/rpc/rpc_agent.h"

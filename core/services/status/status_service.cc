@@ -183,6 +183,7 @@ v1::WorkerStatus StatusService::Collect(const v1::StatusRequest& request) const 
   status.set_version(kVersion);
   status.set_uptime_s(absl::ToDoubleSeconds(uses_.clock.Now() - started_));
   status.set_registrar(uses_.peers.registrar());
+  status.set_hosts_nothing(uses_.agent.access().refuses_hosting());
   AddNumbers(uses_, status);
   AddPeers(uses_, status);
   AddValues(uses_, limit, status);

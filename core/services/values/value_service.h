@@ -17,6 +17,7 @@
 #include "core/dist_autograd/context.h"
 #include "core/dist_autograd/dist_autograd.h"
 #include "core/dist_autograd/exchange.h"
+#include "core/program/checked_program.h"
 #include "core/program/program.h"
 #include "core/rpc/declared_method.h"
 #include "core/rpc/rpc_agent.h"

@@ -51,8 +51,4 @@ absl::StatusOr<Tensor> Normal(const Shape& shape, double mean, double deviation,
   return Fill(kNormal, shape, dtype, allocator, seed, mean, deviation);
 }
 
-double KaimingUniformBound(int64_t fan_in) {
-  return std::sqrt(6.0 / static_cast<double>(fan_in));
-}
-
 }  // namespace psd::ops

@@ -18,9 +18,4 @@ absl::StatusOr<Tensor> Uniform(const Shape& shape, double low, double high, uint
 absl::StatusOr<Tensor> Normal(const Shape& shape, double mean, double deviation, uint64_t seed,
                               DType dtype = DType::kF32, Allocator* allocator = nullptr);
 
-// Returns the bound b = sqrt(6 / fan_in) for which weights uniform in [-b, b) keep the variance of
-// activations through relu layers (He et al., "Delving deep into rectifiers", 2015).
-// Requires: fan_in > 0.
-double KaimingUniformBound(int64_t fan_in);
-
 }  // namespace psd::ops

@@ -9,10 +9,10 @@
 #include "core/autograd/functions/functions.h"
 #include "core/autograd/tape.h"
 #include "core/base/status.h"
-#include "core/tensor/ops/cast.h"
 #include "gtest/gtest.h"
 #include "tests/core/autograd/gradient_check.h"
 #include "tests/core/autograd/scalars.h"
+#include "tests/core/tensor/compare.h"
 
 namespace psd {
 namespace {

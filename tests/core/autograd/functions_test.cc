@@ -4,9 +4,9 @@
 #include <utility>
 #include <vector>
 
-#include "core/tensor/ops/cast.h"
 #include "gtest/gtest.h"
 #include "tests/core/autograd/gradient_check.h"
+#include "tests/core/tensor/compare.h"
 
 namespace psd {
 namespace {

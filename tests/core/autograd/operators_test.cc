@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "core/base/status.h"
-#include "core/tensor/ops/cast.h"
 #include "gtest/gtest.h"
+#include "tests/core/tensor/compare.h"
 
 namespace psd {
 namespace {

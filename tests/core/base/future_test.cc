@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "core/base/executor.h"
 #include "core/base/thread_pool.h"
+#include "core/base/wait_helper.h"
 
 namespace psd {
 namespace {

@@ -143,6 +143,31 @@ class ShmScribbleTest : public ShmListeningTest {
     options_.memory = MemoryBudget::Create(0);
   }
 
+  // Runs `attack(dice)` for each round, with dice of the round's number. Checks after every
+  // `checked` rounds that the honest link goes on and that nothing is left of the peers. Shuts the
+  // carrier down at the end.
+  template <typename Attack>
+  void RunRounds(uint64_t rounds, uint64_t checked, const Attack& attack) {
+    Listen();
+    OpenHonest();
+    ExpectHonestGoesOn();
+    const ProcessResources before = CountResources();
+    for (uint64_t round = 0; round < rounds; ++round) {
+      SCOPED_TRACE(round);
+      attack(Dice(round));
+      if ((round + 1) % checked != 0) continue;
+      ExpectHonestGoesOn();
+      ASSERT_EQ(AwaitOnlyHonest(before), before);
+    }
+    honest_->WaitForLink()->Close();
+    ASSERT_TRUE(Accepted(0)->WaitForClosed());
+    carrier_->Shutdown();
+    honest_->SetLink(nullptr);
+    Accepted(0)->SetLink(nullptr);
+    EXPECT_EQ(options_.memory->transit()->used_bytes(), 0u);
+  }
+
+ private:
   // Opens a link beside the peers of the rounds, on which messages come through all the time.
   void OpenHonest() {
     auto link = ConnectAndWait(*carrier_, address_, honest_);
@@ -174,70 +199,50 @@ class ShmScribbleTest : public ShmListeningTest {
 };
 
 TEST_F(ShmScribbleTest, LinksWhoseMemoryIsScribbledOnHarmNobodyElse) {
-  constexpr uint64_t kRounds = 1000;
-  Listen();
-  OpenHonest();
-  ExpectHonestGoesOn();
-  const ProcessResources before = CountResources();
-  for (uint64_t round = 0; round < kRounds; ++round) {
-    SCOPED_TRACE(round);
-    Dice dice(round);
-    {
-      ShmRawPeer peer(address_, kRings);
-      const size_t index = accepted();
-      peer.Open();
-      const auto recorder = Accepted(index);
-      recorder->CountOnly();
-      const std::shared_ptr<Link> link = recorder->WaitForLink();
-      std::atomic<bool> stop{false};
-      std::thread scribbler([&, dice = Dice(~round)]() mutable {
-        const bool headers = dice.OneIn(3);
-        for (int i = 0; i < 2000 && !stop; ++i) {
-          if (i % 16 == 0) std::this_thread::yield();
-          ScribbleRing(peer, dice);
-          if (headers) ScribbleHeader(peer.header(), dice);
-        }
-      });
-      for (uint64_t step = 5 + dice.Below(30); step > 0; --step) {
-        switch (dice.Below(8)) {
-          case 0: {
-            Message message;
-            message.header = dice.Bytes(dice.Below(3000));
-            message.buffers.push_back(Buffer::FromString(std::string(dice.Below(100'000), 'x')));
-            link->Send(std::move(message)).IgnoreError();  // the link may have ended
-            break;
-          }
-          case 1:
-            ScribbleHeader(peer.header(), dice);
-            break;
-          case 2:
-            SendRandomPacket(peer.fd(), dice);
-            break;
-          case 3:
-            peer.ReadAll(dice.Below(kRings.rings()));
-            break;
-          default: {
-            FrameEncoder frames = RandomFrame(dice);
-            peer.TryWrite(dice.Below(kRings.rings()), frames);
-          }
-        }
-        peer.Ring();
+  RunRounds(/*rounds=*/1000, /*checked=*/50, [this](Dice dice) {
+    ShmRawPeer peer(address_, kRings);
+    const size_t index = accepted();
+    peer.Open();
+    const auto recorder = Accepted(index);
+    recorder->CountOnly();
+    const std::shared_ptr<Link> link = recorder->WaitForLink();
+    std::atomic<bool> stop{false};
+    std::thread scribbler([&, dice = Dice(dice.Below(UINT64_MAX))]() mutable {
+      const bool headers = dice.OneIn(3);
+      for (int i = 0; i < 2000 && !stop; ++i) {
+        if (i % 16 == 0) std::this_thread::yield();
+        ScribbleRing(peer, dice);
+        if (headers) ScribbleHeader(peer.header(), dice);
       }
-      stop = true;
-      scribbler.join();
+    });
+    for (uint64_t step = 5 + dice.Below(30); step > 0; --step) {
+      switch (dice.Below(8)) {
+        case 0: {
+          Message message;
+          message.header = dice.Bytes(dice.Below(3000));
+          message.buffers.push_back(Buffer::FromString(std::string(dice.Below(100'000), 'x')));
+          link->Send(std::move(message)).IgnoreError();  // the link may have ended
+          break;
+        }
+        case 1:
+          ScribbleHeader(peer.header(), dice);
+          break;
+        case 2:
+          SendRandomPacket(peer.fd(), dice);
+          break;
+        case 3:
+          peer.ReadAll(dice.Below(kRings.rings()));
+          break;
+        default: {
+          FrameEncoder frames = RandomFrame(dice);
+          peer.TryWrite(dice.Below(kRings.rings()), frames);
+        }
+      }
+      peer.Ring();
     }
-    if (round % 50 != 0) continue;
-    ExpectHonestGoesOn();
-    ASSERT_EQ(AwaitOnlyHonest(before), before);
-  }
-  ExpectHonestGoesOn();
-  EXPECT_EQ(AwaitOnlyHonest(before), before);
-  honest_->WaitForLink()->Close();
-  ASSERT_TRUE(Accepted(0)->WaitForClosed());
-  carrier_->Shutdown();
-  honest_->SetLink(nullptr);
-  Accepted(0)->SetLink(nullptr);
-  EXPECT_EQ(options_.memory->transit()->used_bytes(), 0u);
+    stop = true;
+    scribbler.join();
+  });
 }
 
 // A descriptor to pass with an introduction: often not that of the segment.
@@ -269,30 +274,13 @@ void SendRandomHello(int socket, const std::string& hello, int segment, Dice& di
 }
 
 TEST_F(ShmScribbleTest, IntroductionsThatAreScribbledOnHarmNobodyElse) {
-  constexpr uint64_t kRounds = 3000;
-  Listen();
-  OpenHonest();
-  ExpectHonestGoesOn();
-  const ProcessResources before = CountResources();
-  for (uint64_t round = 0; round < kRounds; ++round) {
-    SCOPED_TRACE(round);
-    Dice dice(round);
-    {
-      ShmRawPeer peer(address_, kRings);
-      SendRandomHello(peer.fd(), peer.Hello(), peer.own().fd(), dice);
-      if (dice.OneIn(3)) ScribbleHeader(peer.header(), dice);
-      // Some wait for the answer, and some end before it comes.
-      if (dice.OneIn(2)) peer.AwaitPacket().status().IgnoreError();
-    }
-    if (round % 100 != 0) continue;
-    ExpectHonestGoesOn();
-    ASSERT_EQ(AwaitOnlyHonest(before), before);
-  }
-  ExpectHonestGoesOn();
-  EXPECT_EQ(AwaitOnlyHonest(before), before);
-  honest_->WaitForLink()->Close();
-  honest_->WaitForClosed();
-  honest_->SetLink(nullptr);
+  RunRounds(/*rounds=*/3000, /*checked=*/100, [this](Dice dice) {
+    ShmRawPeer peer(address_, kRings);
+    SendRandomHello(peer.fd(), peer.Hello(), peer.own().fd(), dice);
+    if (dice.OneIn(3)) ScribbleHeader(peer.header(), dice);
+    // Some wait for the answer, and some end before it comes.
+    if (dice.OneIn(2)) peer.AwaitPacket().status().IgnoreError();
+  });
 }
 
 TEST_F(ShmScribbleTest, WhoDialsAScribblerIsToldOnce) {

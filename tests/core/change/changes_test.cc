@@ -15,6 +15,7 @@
 #include "core/change/change.h"
 #include "core/change/journal.h"
 #include "core/optim/options/optimizer_registry.h"
+#include "core/program/checked_program.h"
 #include "core/program/program.h"
 #include "core/store/store.h"
 #include "core/store/write_claims.h"

@@ -21,6 +21,7 @@
 #include "core/change/replay.h"
 #include "core/optim/options/optimizer_registry.h"
 #include "core/optim/owner/owner_optimizer.h"
+#include "core/program/checked_program.h"
 #include "core/program/program.h"
 #include "core/store/store.h"
 

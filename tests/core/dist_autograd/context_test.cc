@@ -8,6 +8,7 @@
 #include "core/base/memory_budget.h"
 #include "core/tensor/ops/cast.h"
 #include "gtest/gtest.h"
+#include "tests/core/tensor/compare.h"
 
 namespace psd::dist_autograd {
 namespace {

@@ -1,4 +1,5 @@
 #include "core/program/program.h"
+#include "core/program/checked_program.h"
 
 #include <string>
 #include <vector>

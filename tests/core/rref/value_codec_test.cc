@@ -9,9 +9,9 @@
 #include "absl/strings/escaping.h"
 #include "core/base/buffer.h"
 #include "core/rref/value_format.h"
-#include "core/tensor/ops/cast.h"
 #include "core/tensor/ops/shape_ops.h"
 #include "gtest/gtest.h"
+#include "tests/core/tensor/compare.h"
 
 namespace psd::rref {
 namespace {

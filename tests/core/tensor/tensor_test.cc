@@ -16,6 +16,7 @@
 #include "core/tensor/ops/cast.h"
 #include "core/tensor/ops/shape_ops.h"
 #include "gtest/gtest.h"
+#include "tests/core/tensor/compare.h"
 
 namespace psd {
 namespace {

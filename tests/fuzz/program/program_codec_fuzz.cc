@@ -4,6 +4,7 @@
 
 #include "absl/strings/string_view.h"
 #include "core/autograd/operators.h"
+#include "core/program/checked_program.h"
 #include "core/program/program.h"
 #include "core/program/program_codec.h"
 

@@ -22,6 +22,7 @@
 #include "core/optim/owner/owner_optimizer.h"
 #include "core/optim/parameters/parameter_table.h"
 #include "core/optim/steps/step_request.h"
+#include "core/program/checked_program.h"
 #include "core/program/program.h"
 #include "core/store/store.h"
 #include "core/store/value.h"

@@ -8,8 +8,8 @@ namespace psd {
 
 class Device;  // core/base/device.h
 
-// Says where memory is. A block points to its place, which outlives the block.
-class Place {
+// A value that says where memory lives. A block points to its place, which outlives the block.
+class MemoryPlace {
  public:
   enum class Kind : uint8_t {
     kHeap,     // ordinary memory of this process
@@ -18,9 +18,11 @@ class Place {
   };
 
   // Ordinary memory of this process.
-  constexpr Place() = default;
-  static constexpr Place InSegment(uint64_t id) { return Place(Kind::kSegment, id, nullptr); }
-  static Place On(Device& device) { return Place(Kind::kDevice, 0, &device); }
+  constexpr MemoryPlace() = default;
+  static constexpr MemoryPlace InSegment(uint64_t id) {
+    return MemoryPlace(Kind::kSegment, id, nullptr);
+  }
+  static MemoryPlace On(Device& device) { return MemoryPlace(Kind::kDevice, 0, &device); }
 
   constexpr Kind kind() const { return kind_; }
   // Whether the host may read and write the memory.
@@ -31,7 +33,7 @@ class Place {
   Device* device() const { return device_; }
 
  private:
-  constexpr Place(Kind kind, uint64_t segment, Device* device)
+  constexpr MemoryPlace(Kind kind, uint64_t segment, Device* device)
       : kind_(kind), segment_(segment), device_(device) {}
 
   Kind kind_ = Kind::kHeap;
@@ -40,6 +42,6 @@ class Place {
 };
 
 // The place of all ordinary memory.
-inline constexpr Place kHeapPlace;
+inline constexpr MemoryPlace kHeapPlace;
 
 }  // namespace psd
