@@ -8,14 +8,38 @@
 #include "proto/psd/v1/collective.pb.h"
 
 namespace psd::services {
+namespace {
+
+template <typename Message>
+void WriteForm(const TensorForm& form, Message& out) {
+  out.set_dtype(static_cast<uint32_t>(form.dtype));
+  for (const int64_t extent : form.shape.extents()) out.add_extents(extent);
+}
+
+template <typename Message>
+absl::StatusOr<TensorForm> ReadForm(const Message& in) {
+  if (!IsValidDType(in.dtype()))
+    return absl::InvalidArgumentError(absl::StrCat("a tensor of a group with dtype ", in.dtype()));
+  TensorForm form;
+  form.dtype = static_cast<DType>(in.dtype());
+  PSD_ASSIGN_OR_RETURN(form.shape, Shape::Checked(in.extents()));
+  return form;
+}
+
+}  // namespace
+
+void EncodeForm(const TensorForm& form, v1::CollectiveTaken& out) {
+  WriteForm(form, out);
+}
+
+absl::StatusOr<TensorForm> DecodeForm(const v1::CollectiveTaken& in) {
+  return ReadForm(in);
+}
 
 void EncodeCall(const CollectiveCall& call, v1::CollectiveCall& out) {
   out.set_operation(static_cast<uint32_t>(call.operation));
   if (call.reduction.has_value()) out.set_reduction(static_cast<uint32_t>(*call.reduction));
-  if (call.form.has_value()) {
-    out.set_dtype(static_cast<uint32_t>(call.form->dtype));
-    for (const int64_t extent : call.form->shape.extents()) out.add_extents(extent);
-  }
+  if (call.form.has_value()) WriteForm(*call.form, out);
   out.set_root(static_cast<uint32_t>(call.root));
   out.set_label(call.label);
 }
@@ -32,12 +56,7 @@ absl::StatusOr<CollectiveCall> DecodeCall(const v1::CollectiveCall& in) {
   call.operation = static_cast<Operation>(in.operation());
   if (in.reduction() != 0) call.reduction = static_cast<Reduction>(in.reduction());
   if (in.dtype() != 0) {
-    if (!IsValidDType(in.dtype()))
-      return absl::InvalidArgumentError(absl::StrCat("a call of a group with dtype ", in.dtype()));
-    TensorForm form;
-    form.dtype = static_cast<DType>(in.dtype());
-    PSD_ASSIGN_OR_RETURN(form.shape, Shape::Checked(in.extents()));
-    call.form = std::move(form);
+    PSD_ASSIGN_OR_RETURN(call.form, ReadForm(in));
   }
   call.root = static_cast<int>(in.root());
   call.label = in.label();

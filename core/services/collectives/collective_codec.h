@@ -9,6 +9,7 @@
 namespace psd::v1 {
 class CollectiveCall;
 class CollectiveEnd;
+class CollectiveTaken;
 }  // namespace psd::v1
 
 namespace psd::services {
@@ -16,6 +17,10 @@ namespace psd::services {
 void EncodeCall(const CollectiveCall& call, v1::CollectiveCall& out);
 // Errors: INVALID_ARGUMENT naming the field; the result may still break the rules of CheckCall.
 absl::StatusOr<CollectiveCall> DecodeCall(const v1::CollectiveCall& in);
+
+// The form of a tensor that is sent from rank to rank. Errors: INVALID_ARGUMENT naming the field.
+void EncodeForm(const TensorForm& form, v1::CollectiveTaken& out);
+absl::StatusOr<TensorForm> DecodeForm(const v1::CollectiveTaken& in);
 
 // Requires: `failure` is not OK.
 void EncodeFailure(const absl::Status& failure, v1::CollectiveEnd& out);

@@ -15,6 +15,10 @@ constexpr size_t kMostInFlight = 8;
 // How much longer than the call a message may take. The ledger names those that are late at the
 // deadline, before the messages to them fail.
 constexpr absl::Duration kMessageGrace = absl::Seconds(10);
+// If a timer comes later than by this, the process was stopped. The other ranks may have been in
+// time, and may have found this one late; so their messages are read before anybody is blamed.
+constexpr absl::Duration kStall = absl::Milliseconds(500);
+constexpr absl::Duration kAfterStall = absl::Seconds(1);
 
 size_t TotalBytes(const std::vector<Buffer>& buffers) {
   size_t bytes = 0;
@@ -40,6 +44,7 @@ CollectiveGroup::CollectiveGroup(Uses uses, GroupMembers members, const PlanLimi
       members_(std::move(members)),
       limits_(limits),
       ledger_(members_.name, members_.Names(), members_.rank, limits),
+      transfers_(members_.name, members_.Names(), members_.rank),
       watched_by_(members_.workers.size()),
       watches_(members_.workers.size()) {}
 
@@ -153,8 +158,9 @@ void CollectiveGroup::Perform(const Steps& steps) {
 }
 
 template <typename Message>
-void CollectiveGroup::Send(const rpc::Declared<Message, Unit>& method, int to, rpc::Payload payload,
-                           absl::Time deadline, absl::AnyInvocable<void()> done) {
+void CollectiveGroup::SendMessage(const rpc::Declared<Message, Unit>& method, int to,
+                                  rpc::Payload payload, absl::Time deadline,
+                                  absl::AnyInvocable<void()> done) {
   const rpc::PeerInfo& worker = members_.workers[to];
   rpc::Request request;
   request.payload = std::move(payload);
@@ -193,7 +199,7 @@ void CollectiveGroup::Tell(uint64_t number, const RunningPtr& running) {
     rpc::Payload payload{header, {}};
     if (plan != nullptr && plan->is_small() && plan->Pieces(0, members_.rank, to) > 0)
       payload.buffers.push_back(running->data.Outgoing(0, to, 0));
-    Send(kEnterCall, to, std::move(payload), running->deadline, [this, number, to] {
+    SendMessage(kEnterCall, to, std::move(payload), running->deadline, [this, number, to] {
       Steps steps;
       {
         MutexLock lock(mutex_);
@@ -255,7 +261,7 @@ void CollectiveGroup::Pump(uint64_t number, const RunningPtr& running, int to) {
     message.set_index(static_cast<uint32_t>(piece.index));
     rpc::Payload payload = rpc::PlainPayload(message);
     payload.buffers.push_back(running->data.Outgoing(piece.phase, to, piece.index));
-    Send(kSendPiece, to, std::move(payload), running->deadline, [this, number, running, to] {
+    SendMessage(kSendPiece, to, std::move(payload), running->deadline, [this, number, running, to] {
       {
         MutexLock lock(mutex_);
         --running->lines[to].in_flight;
@@ -331,6 +337,7 @@ void CollectiveGroup::FailAll() {
   EncodeFailure(failure, end);
   EndWatches(watchers, end);
   for (const auto& [number, call] : running) call->result.Set(failure);
+  FailTransfers(failure);
 }
 
 void CollectiveGroup::EndWatches(const std::map<int, WatchAnswer>& watchers,
@@ -383,7 +390,7 @@ void CollectiveGroup::Arm() {
   absl::Time next;
   {
     MutexLock lock(mutex_);
-    next = ledger_.NextDeadline();
+    next = std::min(ledger_.NextDeadline(), transfers_.NextDeadline());
     if (next >= armed_) return;
     armed_ = next;
   }
@@ -398,7 +405,13 @@ void CollectiveGroup::Expire(absl::Time armed) {
     MutexLock lock(mutex_);
     GroupEffects effects;
     if (armed_ == armed) armed_ = absl::InfiniteFuture();
-    ledger_.Expire(uses_.clock.Now(), effects);
+    const absl::Time now = uses_.clock.Now();
+    if (now > armed + kStall) {
+      ledger_.Extend(now + kAfterStall);
+      transfers_.Extend(now + kAfterStall);
+    }
+    ledger_.Expire(now, effects);
+    if (const absl::Status late = transfers_.Expire(now); !late.ok()) ledger_.Fail(late, effects);
     steps = Resolve(effects);
   }
   Perform(steps);
@@ -441,6 +454,7 @@ void CollectiveGroup::WatchEnded(int rank, const absl::StatusOr<rpc::Reply>& rep
     MutexLock lock(mutex_);
     GroupEffects effects;
     ledger_.Left(rank, effects);
+    if (const absl::Status waits = transfers_.Left(rank); !waits.ok()) ledger_.Fail(waits, effects);
     steps = Resolve(effects);
   }
   Perform(steps);

@@ -30,6 +30,7 @@
 #include "core/services/collectives/call_data.h"
 #include "core/services/collectives/collective_call.h"
 #include "core/services/collectives/group_ledger.h"
+#include "core/services/collectives/transfer_ledger.h"
 #include "core/tensor/tensor.h"
 #include "proto/psd/v1/collective.pb.h"
 
@@ -78,6 +79,15 @@ class CollectiveGroup : public std::enable_shared_from_this<CollectiveGroup> {
   Future<Tensors> Start(CollectiveCall call, Tensors inputs, absl::Duration timeout)
       PSD_EXCLUDES(mutex_);
 
+  // Sends a tensor to another rank, or receives one. The sends from one rank to another meet the
+  // receives there in order; a rank that makes its receive gets the tensor when the other has made
+  // its send. The sending is done when the tensor is given to the carrier.
+  // Errors: as Start.
+  Future<Unit> Send(const Tensor& tensor, int to, const std::string& label, absl::Duration timeout)
+      PSD_EXCLUDES(mutex_);
+  Future<Tensor> Receive(int from, const std::string& label, absl::Duration timeout)
+      PSD_EXCLUDES(mutex_);
+
   // Ends this rank's part: calls that are not complete here fail. Before that it waits at most
   // `limit` until the other ranks have got what was sent to them.
   void Leave(absl::Duration limit) PSD_EXCLUDES(mutex_);
@@ -91,6 +101,8 @@ class CollectiveGroup : public std::enable_shared_from_this<CollectiveGroup> {
       PSD_EXCLUDES(mutex_);
   absl::Status ServePiece(int from, const v1::CollectivePiece& request, std::vector<Buffer> data)
       PSD_EXCLUDES(mutex_);
+  absl::Status ServeTake(int from, const v1::CollectiveTake& request,
+                         const rpc::Answer<rpc::Contents>& answer) PSD_EXCLUDES(mutex_);
   void ServeWatch(int from, const rpc::Answer<v1::CollectiveEnd>& answer) PSD_EXCLUDES(mutex_);
   // The session of that rank here has ended.
   void SessionEnded(int from) PSD_EXCLUDES(mutex_);
@@ -142,6 +154,18 @@ class CollectiveGroup : public std::enable_shared_from_this<CollectiveGroup> {
   void FailAll() PSD_EXCLUDES(mutex_);
   void RunTask(Task task);
 
+  // ---- sends and receives, in collective_transfers.cc
+
+  using TakeAnswer = rpc::Answer<rpc::Contents>;
+  struct Sending {
+    Tensor tensor;
+    Promise<Unit> sent;
+  };
+  static void Give(const TakeAnswer& answer, const Sending& sending);
+  absl::Status Received(int from, uint64_t number, const rpc::Reply& reply) PSD_EXCLUDES(mutex_);
+  // Fails the transfers that wait, after the others were told of the failure.
+  void FailTransfers(const absl::Status& failure) PSD_EXCLUDES(mutex_);
+
   // Events of the ledger that come from several places.
   void Fail(const absl::Status& failure) PSD_EXCLUDES(mutex_);
   void Lost(int rank, const absl::Status& why) PSD_EXCLUDES(mutex_);
@@ -149,8 +173,8 @@ class CollectiveGroup : public std::enable_shared_from_this<CollectiveGroup> {
   // Sends a message. `done` is called without the lock if the other rank has taken it; otherwise
   // the group fails.
   template <typename Message>
-  void Send(const rpc::Declared<Message, Unit>& method, int to, rpc::Payload payload,
-            absl::Time deadline, absl::AnyInvocable<void()> done) PSD_EXCLUDES(mutex_);
+  void SendMessage(const rpc::Declared<Message, Unit>& method, int to, rpc::Payload payload,
+                   absl::Time deadline, absl::AnyInvocable<void()> done) PSD_EXCLUDES(mutex_);
   void WatchEnded(int rank, const absl::StatusOr<rpc::Reply>& reply) PSD_EXCLUDES(mutex_);
   static void EndWatches(const std::map<int, WatchAnswer>& watchers, const v1::CollectiveEnd& end);
   // The timer that was set for `armed` has come.
@@ -171,6 +195,11 @@ class CollectiveGroup : public std::enable_shared_from_this<CollectiveGroup> {
   CondVar sent_;         // for Leave: a message was answered, or steps were performed
   GroupLedger ledger_ PSD_GUARDED_BY(mutex_);
   std::map<uint64_t, RunningPtr> running_ PSD_GUARDED_BY(mutex_);
+  TransferLedger transfers_ PSD_GUARDED_BY(mutex_);
+  std::map<TransferLedger::Key, Sending> sending_ PSD_GUARDED_BY(mutex_);
+  std::map<TransferLedger::Key, Promise<Tensor>> receiving_ PSD_GUARDED_BY(mutex_);
+  // The questions of others for sends that this rank has not made yet.
+  std::map<TransferLedger::Key, TakeAnswer> asking_ PSD_GUARDED_BY(mutex_);
   // By rank: the requests of the others that wait for the end of this rank's part.
   std::map<int, WatchAnswer> watchers_ PSD_GUARDED_BY(mutex_);
   std::vector<bool> watched_by_ PSD_GUARDED_BY(mutex_);
@@ -186,6 +215,8 @@ inline constexpr rpc::Declared<v1::CollectiveEnter, Unit> kEnterCall{
     {"collective.enter", rpc::MethodKind::kMutation, rpc::RunsOn::kCarrierThread}};
 inline constexpr rpc::Declared<v1::CollectivePiece, Unit> kSendPiece{
     {"collective.piece", rpc::MethodKind::kMutation, rpc::RunsOn::kCarrierThread}};
+inline constexpr rpc::Declared<v1::CollectiveTake, rpc::Contents> kTakeTensor{
+    {"collective.take", rpc::MethodKind::kMutation, rpc::RunsOn::kCarrierThread}};
 inline constexpr rpc::Declared<v1::CollectiveWatch, v1::CollectiveEnd> kWatchRank{
     {"collective.watch", rpc::MethodKind::kMutation, rpc::RunsOn::kCarrierThread}};
 

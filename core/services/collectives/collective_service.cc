@@ -21,6 +21,7 @@ std::string GenerationName(uint64_t generation) {
 CollectiveService::CollectiveService(CollectiveGroup::Uses uses) : uses_(std::move(uses)) {
   rpc::Serve(uses_.agent, kEnterCall, this, &CollectiveService::ServeEnter);
   rpc::Serve(uses_.agent, kSendPiece, this, &CollectiveService::ServePiece);
+  rpc::Serve(uses_.agent, kTakeTensor, this, &CollectiveService::ServeTake);
   rpc::Serve(uses_.agent, kWatchRank, this, &CollectiveService::ServeWatch);
   uses_.agent.OnSessionEnded(
       [this](const rpc::PeerInfo& peer, uint64_t /*epoch*/) { SessionEnded(peer); });
@@ -88,6 +89,12 @@ absl::Status CollectiveService::ServePiece(const rpc::CallPtr& call, v1::Collect
   PSD_ASSIGN_OR_RETURN(const Sender sender, Find(*call, request.generation()));
   PSD_RETURN_IF_ERROR(rpc::BeginApply(*call));
   return sender.group->ServePiece(sender.rank, request, std::move(call->payload().buffers));
+}
+
+absl::Status CollectiveService::ServeTake(const rpc::Answer<rpc::Contents>& answer,
+                                          v1::CollectiveTake request) {
+  PSD_ASSIGN_OR_RETURN(const Sender sender, Find(*answer.call(), request.generation()));
+  return sender.group->ServeTake(sender.rank, request, answer);
 }
 
 absl::Status CollectiveService::ServeWatch(const rpc::Answer<v1::CollectiveEnd>& answer,

@@ -22,6 +22,7 @@ namespace psd::v1 {
 class CollectiveEnd;
 class CollectiveEnter;
 class CollectivePiece;
+class CollectiveTake;
 class CollectiveWatch;
 }  // namespace psd::v1
 
@@ -55,6 +56,7 @@ class CollectiveService {
       PSD_EXCLUDES(mutex_);
   absl::Status ServeEnter(const rpc::CallPtr& call, v1::CollectiveEnter request);
   absl::Status ServePiece(const rpc::CallPtr& call, v1::CollectivePiece request);
+  absl::Status ServeTake(const rpc::Answer<rpc::Contents>& answer, v1::CollectiveTake request);
   absl::Status ServeWatch(const rpc::Answer<v1::CollectiveEnd>& answer,
                           v1::CollectiveWatch request);
   void SessionEnded(const rpc::PeerInfo& peer) PSD_EXCLUDES(mutex_);

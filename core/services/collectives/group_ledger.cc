@@ -14,6 +14,29 @@ namespace {
 
 constexpr char kBuildAgain[] = "build the group again without it to go on";
 
+// How long after its deadline a call fails if this rank cannot tell which of several ranks keeps
+// the others waiting. A rank that can tell fails the group before.
+constexpr absl::Duration kVerdict = absl::Seconds(1);
+
+// Whether pieces of that phase have not come from a rank.
+template <typename Peer>
+bool Misses(const Peer& peer, int phase) {
+  const std::vector<bool>& arrived = peer.arrived[phase];
+  return std::find(arrived.begin(), arrived.end(), false) != arrived.end();
+}
+
+// Whether only reduced pieces are missing, from several ranks: one of them may wait for another.
+template <typename Peers>
+bool IsUnclear(const Peers& peers, int rank) {
+  int waiting = 0;
+  for (int other = 0; other < static_cast<int>(peers.size()); ++other) {
+    if (other == rank) continue;
+    if (!peers[other].heard || Misses(peers[other], 0)) return false;
+    if (Misses(peers[other], 1)) ++waiting;
+  }
+  return waiting > 1;
+}
+
 absl::Status Dishonest(absl::string_view what) {
   return absl::InvalidArgumentError(
       absl::StrCat("a message of a group that no rank of this version sends: ", what));
@@ -289,7 +312,9 @@ void GroupLedger::Fail(absl::Status failure, GroupEffects& effects) {
 absl::Time GroupLedger::NextDeadline() const {
   absl::Time next = absl::InfiniteFuture();
   for (const auto& [number, call] : calls_) {
-    if (call.entered && !call.complete) next = std::min(next, call.deadline);
+    if (!call.entered || call.complete) continue;
+    const bool unclear = call.begun && IsUnclear(call.peers, rank_);
+    next = std::min(next, call.deadline + (unclear ? kVerdict : absl::ZeroDuration()));
   }
   return next;
 }
@@ -306,30 +331,39 @@ int GroupLedger::FirstAbsent(uint64_t number) const {
 void GroupLedger::Expire(absl::Time now, GroupEffects& effects) {
   for (const auto& [number, call] : calls_) {
     if (!call.entered || call.complete || now < call.deadline) continue;
+    if (call.begun && IsUnclear(call.peers, rank_) && now < call.deadline + kVerdict) continue;
     // A call that waits for earlier ones fails for the reason of the oldest.
     return call.begun ? Fail(Late(number, call), effects)
                       : Fail(Late(floor_, calls_.at(floor_)), effects);
   }
 }
 
+void GroupLedger::Extend(absl::Time until) {
+  for (auto& [number, call] : calls_) call.deadline = std::max(call.deadline, until);
+}
+
 absl::Status GroupLedger::Late(uint64_t number, const Call& call) const {
-  std::vector<std::string> absent, slow;
-  int culprit = -1;
+  // Ranks that have not made the call; that have not sent their data; and that have not sent what
+  // they reduced, perhaps because they wait for ranks of the kinds before. The first kind is named.
+  std::vector<int> late[3];
   for (int rank = 0; rank < size(); ++rank) {
+    const Peer& peer = call.peers[rank];
     if (rank == rank_ || !Needs(call, rank)) continue;
-    const bool is_absent = !call.peers[rank].heard;
-    if (culprit < 0 || (is_absent && absent.empty())) culprit = rank;
-    (is_absent ? absent : slow).push_back(RankName(rank));
+    late[!peer.heard ? 0 : Misses(peer, 0) ? 1 : 2].push_back(rank);
   }
-  const std::string waited =
-      absl::StrCat(RankName(rank_), " waited ", absl::FormatDuration(call.timeout), " in ",
-                   CallName(number, call));
-  std::string text = absl::StrCat(waited, ", and did not finish its own part");
-  if (!absent.empty()) {
-    text = absl::StrCat(waited, ", which was not made by ", absl::StrJoin(absent, ", "));
-  } else if (!slow.empty()) {
-    text = absl::StrCat(waited, ", for data of ", absl::StrJoin(slow, ", "));
+  constexpr const char* kWhy[] = {", which was not made by ", ", for data of ", ", for sums of "};
+  std::string text = absl::StrCat(RankName(rank_), " waited ", absl::FormatDuration(call.timeout),
+                                  " in ", CallName(number, call));
+  int culprit = -1;
+  for (int kind = 0; kind < 3 && culprit < 0; ++kind) {
+    if (late[kind].empty()) continue;
+    culprit = late[kind].front();
+    absl::StrAppend(&text, kWhy[kind],
+                    absl::StrJoin(late[kind], ", ", [this](std::string* out, int rank) {
+                      out->append(RankName(rank));
+                    }));
   }
+  if (culprit < 0) text.append(", and did not finish its own part");
   return WithRemedy(OfGroup(absl::StatusCode::kDeadlineExceeded, text, culprit),
                     "see why it is late, raise the timeout, or build the group again without it");
 }

@@ -85,17 +85,16 @@ class GroupLedger {
   // Fails the group if a call is not complete at its deadline, naming the ranks that are late.
   void Expire(absl::Time now, GroupEffects& effects);
 
+  // Puts off the deadlines before `until`.
+  void Extend(absl::Time until);
+
   // The earliest deadline of a call that is not complete; InfiniteFuture if there is none.
   absl::Time NextDeadline() const;
   // OK as long as the group has not failed.
   const absl::Status& failure() const { return failure_; }
   // Returns the lowest rank that has not entered the call, or -1 if there is none.
   int FirstAbsent(uint64_t number) const;
-  int rank() const { return rank_; }
-  int size() const { return static_cast<int>(members_.size()); }
-
-  // "rank 2 (trainer2)".
-  std::string RankName(int rank) const;
+  bool HasLeft(int rank) const { return left_[rank]; }
 
  private:
   struct Peer {
@@ -103,7 +102,7 @@ class GroupLedger {
     bool told = false;
     bool open = false;             // for the pieces of a large call
     std::vector<bool> arrived[2];  // by piece, for each phase
-    size_t pieces_left = 0;        // of both phases
+    size_t pieces_left = 0;        // that have not come, of both phases
   };
   struct Call {
     std::optional<CollectiveCall> call;  // as the first rank that was heard of makes it
@@ -117,12 +116,17 @@ class GroupLedger {
     std::vector<Peer> peers;       // by rank; the own one is not used
     int heard = 0;
     int open = 0;
-    size_t pieces_left = 0;     // of phase 0 if they are not reduced, and of phase 1
+    // Pieces of phase 0 that have not come, unless they are reduced, and pieces of phase 1 that are
+    // not stored.
+    size_t pieces_left = 0;
     std::vector<int> arrivals;  // by piece that is to be reduced: the ranks it came from
     size_t reductions_left = 0;
   };
   using Calls = std::map<uint64_t, Call>;
 
+  int size() const { return static_cast<int>(members_.size()); }
+  // "rank 2 (trainer2)".
+  std::string RankName(int rank) const;
   Call& CallOf(uint64_t number);
   // Compares `call`, as `by` makes it, with what is known. Returns whether they agree; fails the
   // group if not.

@@ -54,6 +54,7 @@ const std::map<std::string, std::string>& Unasked() {
       {"worker.info", "tells a newcomer the names that it needs to join"},
       {"collective.enter", "is served to the members of a group, which met in a barrier"},
       {"collective.piece", "is served to the members of a group, which met in a barrier"},
+      {"collective.take", "is served to the members of a group, which met in a barrier"},
       {"collective.watch", "is served to the members of a group, which met in a barrier"},
       {"checkpoint.fetch", "reads copies that the same session was given by checkpoint.export"},
       {"checkpoint.fill", "writes into room that the same session was given"},

@@ -160,6 +160,17 @@ TEST_F(GroupLedgerTest, DDP_30_ALateRankIsNamedAtTheDeadline) {
   EXPECT_EQ(Culprit(), "c");
 }
 
+TEST_F(GroupLedgerTest, DeadlinesCanBePutOff) {
+  Enter(Barrier());
+  ledger_.Extend(kStart + 2 * kTimeout);
+  ledger_.Extend(kStart);
+  ledger_.Expire(kStart + kTimeout, effects_);
+  EXPECT_TRUE(ledger_.failure().ok());
+  EXPECT_EQ(ledger_.NextDeadline(), kStart + 2 * kTimeout);
+  ledger_.Expire(kStart + 2 * kTimeout, effects_);
+  EXPECT_FALSE(ledger_.failure().ok());
+}
+
 TEST_F(GroupLedgerTest, ARankWhoseDataIsLateIsNamed) {
   Enter(AllReduce(100));
   for (int rank : {1, 2}) Heard(rank, 0, AllReduce(100));
@@ -171,6 +182,35 @@ TEST_F(GroupLedgerTest, ARankWhoseDataIsLateIsNamed) {
   ledger_.Expire(kStart + kTimeout, effects_);
   EXPECT_THAT(Failure(), HasSubstr("for data of rank 1 (b)"));
   EXPECT_EQ(Culprit(), "b");
+}
+
+TEST_F(GroupLedgerTest, ARankThatWaitsForALateOneIsNotNamed) {
+  Enter(AllReduce(100));
+  for (int rank : {1, 2}) Heard(rank, 0, AllReduce(100));
+  // Rank 1 has sent its data. It cannot send sums, because it waits for rank 2, too.
+  EXPECT_TRUE(ledger_.Arrived(1, 0, 0, 0, effects_).ok());
+  ledger_.Expire(kStart + kTimeout, effects_);
+  EXPECT_THAT(Failure(), HasSubstr("for data of rank 2 (c);"));
+  EXPECT_EQ(Culprit(), "c");
+}
+
+TEST_F(GroupLedgerTest, WhereSeveralMayBeLateARankThatKnowsMoreSpeaksFirst) {
+  Enter(AllReduce(100));
+  for (int rank : {1, 2}) Heard(rank, 0, AllReduce(100));
+  for (int rank : {1, 2}) EXPECT_TRUE(ledger_.Arrived(rank, 0, 0, 0, effects_).ok());
+  ledger_.Expire(kStart + kTimeout, effects_);
+  EXPECT_TRUE(ledger_.failure().ok());
+  EXPECT_GT(ledger_.NextDeadline(), kStart + kTimeout);
+  ledger_.Expire(ledger_.NextDeadline(), effects_);
+  EXPECT_THAT(Failure(), HasSubstr("for sums of rank 1 (b), rank 2 (c);"));
+  // If it is one rank, it is named at once.
+  GroupLedger two("two", {"a", "b"}, 0, kLimits);
+  GroupEffects effects;
+  EXPECT_TRUE(two.Enter(AllReduce(50), kStart, kTimeout, effects).ok());
+  EXPECT_TRUE(two.Heard(1, 0, AllReduce(50), effects).ok());
+  EXPECT_TRUE(two.Arrived(1, 0, 0, 0, effects).ok());
+  two.Expire(kStart + kTimeout, effects);
+  EXPECT_FALSE(two.failure().ok());
 }
 
 TEST_F(GroupLedgerTest, ACallThatWaitsForOthersFailsForTheirReason) {
