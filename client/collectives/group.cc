@@ -52,6 +52,10 @@ CollectiveCall Scattering(const std::vector<Tensor>& tensors, int root,
                   root);
 }
 
+absl::Status Alone() {
+  return absl::InvalidArgumentError("a group of one has no other rank to send to or receive from");
+}
+
 absl::StatusOr<Tensor> First(const absl::StatusOr<std::vector<Tensor>>& results) {
   if (!results.ok()) return results.status();
   return results->front();
@@ -85,17 +89,21 @@ absl::Status Group::status() const {
   return state_->part == nullptr ? absl::OkStatus() : state_->part->failure();
 }
 
+absl::StatusOr<absl::Duration> Group::TimeoutOf(const CollectiveOptions& options) const {
+  if (options.timeout < absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "group ", name(), ": the timeout of a call is ", absl::FormatDuration(options.timeout),
+        "; 0 means that of the group, ", absl::FormatDuration(state_->timeout)));
+  }
+  return options.timeout > absl::ZeroDuration() ? options.timeout : state_->timeout;
+}
+
 Future<std::vector<Tensor>> Group::Start(Request request, const CollectiveOptions& options) {
   using Results = Future<std::vector<Tensor>>;
-  if (options.timeout < absl::ZeroDuration()) {
-    return Results::Ready(absl::InvalidArgumentError(absl::StrCat(
-        request.call.ToString(), ": the timeout is ", absl::FormatDuration(options.timeout),
-        "; 0 means that of the group, ", absl::FormatDuration(state_->timeout))));
-  }
-  const absl::Duration timeout =
-      options.timeout > absl::ZeroDuration() ? options.timeout : state_->timeout;
+  const absl::StatusOr<absl::Duration> timeout = TimeoutOf(options);
+  if (!timeout.ok()) return Results::Ready(timeout.status());
   if (state_->part != nullptr)
-    return state_->part->Start(std::move(request.call), std::move(request.inputs), timeout);
+    return state_->part->Start(std::move(request.call), std::move(request.inputs), *timeout);
   // In a group of one, the results are the inputs.
   absl::Status checked = services::CheckCall(request.call, 1);
   if (!checked.ok()) return Results::Ready(std::move(checked));
@@ -114,6 +122,20 @@ Group::Request Group::ToBroadcast(const Tensor& tensor, int root,
   Request request{WithRoot(CallOf(Operation::kBroadcast, tensor, options), root), {}};
   if (root == rank()) request.inputs.push_back(tensor);
   return request;
+}
+
+Future<Unit> Group::StartSend(const Tensor& tensor, int to, const CollectiveOptions& options) {
+  const absl::StatusOr<absl::Duration> timeout = TimeoutOf(options);
+  if (!timeout.ok()) return Future<Unit>::Ready(timeout.status());
+  if (state_->part == nullptr) return Future<Unit>::Ready(Alone());
+  return state_->part->Send(tensor, to, options.label, *timeout);
+}
+
+Future<Tensor> Group::StartReceive(int from, const CollectiveOptions& options) {
+  const absl::StatusOr<absl::Duration> timeout = TimeoutOf(options);
+  if (!timeout.ok()) return Future<Tensor>::Ready(timeout.status());
+  if (state_->part == nullptr) return Future<Tensor>::Ready(Alone());
+  return state_->part->Receive(from, options.label, *timeout);
 }
 
 absl::StatusOr<Tensor> Group::AllReduce(const Tensor& tensor, Reduction reduction,
@@ -186,6 +208,20 @@ absl::Status Group::Barrier(const CollectiveOptions& options) {
 Future<Unit> Group::BarrierAsync(const CollectiveOptions& options) {
   return StartForUser({CallOf(Operation::kBarrier, Tensor(), options), {}}, options)
       .Then([](const absl::StatusOr<std::vector<Tensor>>& met) { return met.status(); });
+}
+
+absl::Status Group::Send(const Tensor& tensor, int to, const CollectiveOptions& options) {
+  return StartSend(tensor, to, options).Wait().status();
+}
+Future<Unit> Group::SendAsync(const Tensor& tensor, int to, const CollectiveOptions& options) {
+  return StartSend(tensor, to, options).On(state_->continuations);
+}
+
+absl::StatusOr<Tensor> Group::Receive(int from, const CollectiveOptions& options) {
+  return StartReceive(from, options).Wait();
+}
+Future<Tensor> Group::ReceiveAsync(int from, const CollectiveOptions& options) {
+  return StartReceive(from, options).On(state_->continuations);
 }
 
 }  // namespace psd

@@ -70,13 +70,14 @@ struct CollectiveOptions {
 // the group, as Leave.
 class Group {
  public:
-  // Joins the group called `name`, which all members do at the same time. Requires a registrar,
-  // unless `options` names this worker as the only member. A name may be used again for another
-  // group once all members have joined the one before.
-  // Errors: DEADLINE_EXCEEDED naming the members that have not come; UNAVAILABLE or ABORTED naming
-  // a member that died meanwhile, or that another member cannot reach; NOT_FOUND (a member that has
-  // not joined the job); FAILED_PRECONDITION (no registrar, no declared group, a member that does
-  // not listen, options that differ between members); INVALID_ARGUMENT.
+  // Joins the group called `name`, which all members do at the same time. Waits for members that
+  // have not joined the job yet. Requires a registrar, unless `options` names this worker as the
+  // only member. A name may be used again for another group once all members have joined the one
+  // before.
+  // Errors: DEADLINE_EXCEEDED naming the members that have not come; NOT_FOUND naming one that has
+  // not joined the job in that time; UNAVAILABLE or ABORTED naming a member that died meanwhile, or
+  // that another member cannot reach; FAILED_PRECONDITION (no registrar, no declared group, a
+  // member that does not listen, options that differ between members); INVALID_ARGUMENT.
   static absl::StatusOr<std::shared_ptr<Group>> Join(Worker& worker, const std::string& name,
                                                      const GroupOptions& options = {});
   ~Group();
@@ -91,8 +92,9 @@ class Group {
   absl::StatusOr<std::shared_ptr<Group>> Rebuild(Worker& worker,
                                                  const std::vector<std::string>& without = {},
                                                  absl::Duration timeout = absl::Seconds(60));
-  // Ends this rank's part, once what it sent has reached the others. Calls that are under way here
-  // fail, as do later calls here and the next call of the others. May be repeated.
+  // Ends this rank's part, once what it sent has reached the others, for which it waits at most 10
+  // seconds. Calls that are under way here fail, as do later calls here and those of the others
+  // that need this rank. May be repeated.
   void Leave();
 
   const std::string& name() const;
@@ -128,6 +130,13 @@ class Group {
   // Returns when all ranks have called it.
   absl::Status Barrier(const CollectiveOptions& options = {});
 
+  // Sends a tensor to another rank, which makes a Receive from this one. Sends and receives of a
+  // pair of ranks meet in the order in which they are made; they are no calls of the whole group,
+  // and may come in any order with these. Send returns when the other rank makes its receive, so
+  // two ranks that both send first must use SendAsync. The labels of both must agree.
+  absl::Status Send(const Tensor& tensor, int to, const CollectiveOptions& options = {});
+  absl::StatusOr<Tensor> Receive(int from, const CollectiveOptions& options = {});
+
   // The same, without waiting. The order of the calls is that in which they are started.
   Future<Tensor> AllReduceAsync(const Tensor& tensor, Reduction reduction = Reduction::kSum,
                                 const CollectiveOptions& options = {});
@@ -142,16 +151,25 @@ class Group {
   Future<Tensor> ScatterAsync(const std::vector<Tensor>& tensors, int root,
                               const CollectiveOptions& options = {});
   Future<Unit> BarrierAsync(const CollectiveOptions& options = {});
+  Future<Unit> SendAsync(const Tensor& tensor, int to, const CollectiveOptions& options = {});
+  Future<Tensor> ReceiveAsync(int from, const CollectiveOptions& options = {});
 
  private:
   struct State;
   struct Request;  // a call and its inputs
   explicit Group(std::unique_ptr<State> state);
-  // Callbacks of the result run on the thread that sets it.
+  // As Join, but does not wait for members that have not joined the job.
+  static absl::StatusOr<std::shared_ptr<Group>> JoinPresent(Worker& worker, const std::string& name,
+                                                            const GroupOptions& options);
+  // Callbacks of the results of these three run on the thread that sets them.
   Future<std::vector<Tensor>> Start(Request request, const CollectiveOptions& options);
-  // The same for users: callbacks run on the worker's threads for them.
+  Future<Unit> StartSend(const Tensor& tensor, int to, const CollectiveOptions& options);
+  Future<Tensor> StartReceive(int from, const CollectiveOptions& options);
+  // Start for users: callbacks run on the worker's threads for them.
   Future<std::vector<Tensor>> StartForUser(Request request, const CollectiveOptions& options);
 
+  // Returns the timeout of a call. Errors: INVALID_ARGUMENT for a negative one.
+  absl::StatusOr<absl::Duration> TimeoutOf(const CollectiveOptions& options) const;
   Request ToBroadcast(const Tensor& tensor, int root, const CollectiveOptions& options) const;
 
   const std::unique_ptr<State> state_;

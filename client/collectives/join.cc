@@ -120,6 +120,18 @@ absl::Status CheckTold(const std::string& name, const std::vector<Told>& told) {
                     "let all members listen (WorkerOptions::listen)");
 }
 
+// Waits a little before another try. Returns false if that would be after `until`.
+bool PauseBefore(absl::Time until, Worker& worker) {
+  if (Clock::Steady().Now() + kPause >= until) return false;
+  Promise<Unit> paused;
+  RuntimeOf(worker).timers().RunAfter(kPause, [paused] { paused.Set(Unit{}); });
+  return paused.future().Wait().ok();
+}
+
+absl::Duration TimeLeft(absl::Time until) {
+  return std::max(until - Clock::Steady().Now(), absl::Milliseconds(1));
+}
+
 class Joining {
  public:
   Joining(Worker& worker, const std::string& name, const GroupOptions& options)
@@ -195,9 +207,7 @@ class Joining {
   }
 
  private:
-  absl::Duration Left() const {
-    return std::max(until_ - Clock::Steady().Now(), absl::Milliseconds(1));
-  }
+  absl::Duration Left() const { return TimeLeft(until_); }
 
   Worker& worker_;
   worker::Runtime& runtime_;
@@ -210,6 +220,17 @@ class Joining {
 
 absl::StatusOr<std::shared_ptr<Group>> Group::Join(Worker& worker, const std::string& name,
                                                    const GroupOptions& options) {
+  const absl::Time until = Clock::Steady().Now() + options.join_timeout;
+  GroupOptions left = options;
+  for (;;) {
+    absl::StatusOr<std::shared_ptr<Group>> group = JoinPresent(worker, name, left);
+    if (!absl::IsNotFound(group.status()) || !PauseBefore(until, worker)) return group;
+    left.join_timeout = TimeLeft(until);
+  }
+}
+
+absl::StatusOr<std::shared_ptr<Group>> Group::JoinPresent(Worker& worker, const std::string& name,
+                                                          const GroupOptions& options) {
   PSD_RETURN_IF_ERROR(CheckOptions(worker, name, options));
   auto state = std::make_unique<State>();
   state->name = name;
@@ -267,15 +288,12 @@ absl::StatusOr<std::shared_ptr<Group>> Group::Rebuild(Worker& worker,
       if (known && std::find(without.begin(), without.end(), member) == without.end())
         options.members.push_back(member);
     }
-    options.join_timeout = std::max(until - Clock::Steady().Now(), absl::Milliseconds(1));
-    absl::StatusOr<std::shared_ptr<Group>> group = Join(worker, state_->name, options);
+    options.join_timeout = TimeLeft(until);
+    absl::StatusOr<std::shared_ptr<Group>> group = JoinPresent(worker, state_->name, options);
     // A member that died after the registrar was asked is not among the survivors next time.
     const bool again = absl::IsUnavailable(group.status()) || absl::IsAborted(group.status()) ||
                        absl::IsNotFound(group.status());
-    if (!again || Clock::Steady().Now() + kPause >= until) return group;
-    Promise<Unit> paused;
-    RuntimeOf(worker).timers().RunAfter(kPause, [paused] { paused.Set(Unit{}); });
-    paused.future().Wait().status().IgnoreError();
+    if (!again || !PauseBefore(until, worker)) return group;
   }
 }
 

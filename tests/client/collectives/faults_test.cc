@@ -23,7 +23,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr int64_t kSmall = 7;
-constexpr int64_t kLarge = 500'000;
+constexpr int64_t kLarge = 100'000;
 constexpr absl::Duration kShort = absl::Milliseconds(100);
 
 Tensor Ones(int64_t elements) {
@@ -116,7 +116,7 @@ TEST_P(FaultsTest, DDP_30_ARankThatDiesAmongManyCallsEndsThemAll) {
 
 TEST_P(FaultsTest, DDP_30_ALateRankFailsTheCallOnEveryRankAndIsFenced) {
   CollectiveOptions soon;
-  soon.timeout = kShort;
+  soon.timeout = absl::Seconds(2);  // in which the other two make the call
   auto statuses = OnAll([&](int rank, Group& group) {
     return rank == 2 ? absl::OkStatus()
                      : group.AllReduce(Ones(kSmall), Reduction::kSum, soon).status();
@@ -147,7 +147,7 @@ TEST_P(FaultsTest, ZERO_17_DifferentCallsFailOnEveryRank) {
        [](Group& group) { return group.Broadcast(Ones(kSmall), 0).status(); }},
       {"f32[8]", [](Group& group) { return group.AllReduce(Ones(kSmall)).status(); },
        [](Group& group) { return group.AllReduce(Ones(kSmall + 1)).status(); }},
-      {"f32[500000]", [](Group& group) { return group.AllReduce(Ones(kSmall)).status(); },
+      {"f32[100000]", [](Group& group) { return group.AllReduce(Ones(kSmall)).status(); },
        [](Group& group) { return group.AllReduce(Ones(kLarge)).status(); }},
       {"f64[7]", [](Group& group) { return group.AllReduce(Ones(kSmall)).status(); },
        [](Group& group) {
@@ -183,6 +183,59 @@ TEST_P(FaultsTest, ZERO_17_DifferentCallsFailOnEveryRank) {
         << "the group is over";
     groups_ = world_.JoinAll("ranks");
   }
+}
+
+TEST_P(FaultsTest, DDP_30_ASendOrReceiveThatNobodyMeetsFailsOnEveryRank) {
+  CollectiveOptions soon;
+  soon.timeout = kShort;
+  for (const bool send : {true, false}) {
+    SCOPED_TRACE(send ? "send" : "receive");
+    auto statuses = OnAll([&](int rank, Group& group) {
+      if (rank != 0) return group.Barrier();  // which rank 0 does not make
+      return send ? group.Send(Ones(kSmall), 2, soon) : group.Receive(2, soon).status();
+    });
+    for (const absl::Status& status : statuses) {
+      EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+      EXPECT_EQ(Culprit(status), "t2");
+    }
+    groups_ = world_.JoinAll("ranks");
+  }
+}
+
+TEST_P(FaultsTest, ZERO_17_ASendAndAReceiveWithOtherLabelsFailOnEveryRank) {
+  CollectiveOptions labelled;
+  labelled.label = "x";
+  for (const bool send_first : {true, false}) {
+    const auto statuses = OnAll([&](int rank, Group& group) {
+      if (rank == 2) return group.Barrier();
+      if ((rank == 0) != send_first) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      return rank == 0 ? group.Send(Ones(kSmall), 1) : group.Receive(0, labelled).status();
+    });
+    for (const absl::Status& status : statuses) {
+      EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+      EXPECT_THAT(Text(status), HasSubstr("with the label 'x'"));
+    }
+    groups_ = world_.JoinAll("ranks");
+  }
+}
+
+TEST_P(FaultsTest, DDP_30_ARankThatDiesInATransferIsNamed) {
+  const Future<Unit> sent = groups_[0]->SendAsync(Ones(kLarge), 1);
+  const Future<Tensor> received = groups_[2]->ReceiveAsync(1);
+  Kill(1);
+  EXPECT_EQ(Culprit(sent.Wait().status()), "t1") << sent.Wait().status();
+  EXPECT_EQ(Culprit(received.Wait().status()), "t1") << received.Wait().status();
+  ExpectRebuilt(1);
+}
+
+TEST_P(FaultsTest, ARankThatHasLeftGetsAndSendsNothing) {
+  groups_[1]->Leave();
+  const absl::Status received = groups_[0]->Receive(1).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(received)) << received;
+  EXPECT_EQ(Culprit(received), "t1");
+  const absl::Status sent = groups_[2]->Send(Ones(kSmall), 1);
+  EXPECT_TRUE(absl::IsFailedPrecondition(sent)) << sent;
+  EXPECT_EQ(Culprit(sent), "t1");
 }
 
 TEST_P(FaultsTest, ARankThatLeavesAfterItsCallsLetsTheOthersFinish) {

@@ -82,6 +82,8 @@ TEST(JoinTest, DDP_18_AGroupOfOneNeedsNobody) {
   EXPECT_TRUE(SameBits(Must(group->Gather(x, 0))[0], x));
   EXPECT_TRUE(SameBits(Must(group->Scatter({x}, 0)), x));
   EXPECT_TRUE(group->Barrier().ok());
+  EXPECT_EQ(group->Send(x, 0).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(group->Receive(0).status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(group->Broadcast(x, 1).status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(group->AllReduce(Tensor()).status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(group->Broadcast(Tensor(), 0).status().code(), absl::StatusCode::kInvalidArgument);
@@ -98,6 +100,23 @@ TEST(JoinTest, AMemberThatNeverJoinsIsNamed) {
     EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
     EXPECT_THAT(Text(status), HasSubstr("t2"));
   }
+}
+
+TEST(JoinTest, AMemberThatHasNotJoinedTheJobIsWaitedFor) {
+  GroupWorld world(1);
+  GroupOptions options;
+  options.members = {"t0", "t1"};
+  Worker& first = *world.workers[0];
+  InParallel(2, [&](int i) {
+    if (i == 1) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    Worker& worker = i == 1 ? world.Add() : first;
+    EXPECT_TRUE(Must(Group::Join(worker, "ranks", options))->Barrier().ok());
+  });
+  options.members = {"t0", "t9"};
+  options.join_timeout = absl::Milliseconds(100);
+  const absl::Status status = Group::Join(*world.workers[0], "ranks", options).status();
+  EXPECT_TRUE(absl::IsNotFound(status)) << status;
+  EXPECT_THAT(Text(status), HasSubstr("t9"));
 }
 
 TEST(JoinTest, AMemberThatDoesNotListenIsNamedOnEveryRank) {
@@ -187,6 +206,7 @@ TEST(JoinTest, AMemberThatLeavesTheJobWhileTheOthersJoinEndsTheWait) {
   });
   GroupOptions options;
   options.members = world.Names();
+  options.join_timeout = absl::Seconds(2);
   const absl::Status status = Group::Join(*world.workers[0], "ranks", options).status();
   leaves.join();
   EXPECT_TRUE(absl::IsUnavailable(status) || absl::IsNotFound(status)) << status;

@@ -20,8 +20,8 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr int64_t kSmall = 7;
-constexpr int64_t kLarge = 300'001;     // more than one part, and a part that is no whole line
-constexpr int64_t kPieces = 3'000'001;  // several pieces for each rank
+constexpr int64_t kLarge = 100'001;     // parts that are no whole lines
+constexpr int64_t kPieces = 1'100'001;  // at least two pieces for each of four ranks
 
 // The input of a rank: numbers of very different sizes, whose sum depends on the order.
 Tensor Input(int rank, int64_t elements, int round = 0) {
@@ -215,6 +215,30 @@ TEST_P(OperationsTest, ManyCallsUnderWayComeBackInTheirPlaces) {
   });
 }
 
+TEST_P(OperationsTest, SendsAndReceivesMeetInOrder) {
+  OnAll([&](int rank, Group& group) {
+    const int next = (rank + 1) % ranks_, before = (rank + ranks_ - 1) % ranks_;
+    std::vector<Future<Unit>> sent;
+    for (const int64_t elements : {kSmall, int64_t{0}, kLarge}) {
+      CollectiveOptions options;
+      options.label = absl::StrCat(elements, " elements");
+      sent.push_back(group.SendAsync(Input(rank, elements), next, options));
+    }
+    // The sends are no calls of the whole group.
+    EXPECT_TRUE(group.Barrier().ok());
+    for (const int64_t elements : {kSmall, int64_t{0}, kLarge}) {
+      CollectiveOptions options;
+      options.label = absl::StrCat(elements, " elements");
+      EXPECT_TRUE(SameBits(Must(group.Receive(before, options)), Input(before, elements)));
+    }
+    for (const Future<Unit>& each : sent) EXPECT_TRUE(each.Wait().ok());
+    // The receive may come first, too.
+    const Future<Tensor> early = group.ReceiveAsync(next);
+    EXPECT_TRUE(group.Send(Tensor::Of<int64_t>({2, 1}, {rank, 5}), before).ok());
+    EXPECT_TRUE(SameBits(Must(early.Wait()), Tensor::Of<int64_t>({2, 1}, {next, 5})));
+  });
+}
+
 TEST_P(OperationsTest, TensorsThatAreNotContiguousAreReducedToo) {
   OnAll([&](int rank, Group& group) {
     const Tensor one = Must(Tensor::Full({}, DType::kF32, rank + 1));
@@ -234,6 +258,9 @@ TEST_P(OperationsTest, WhatOneRankDoesWrongDoesNotCount) {
       CollectiveOptions negative;
       negative.timeout = absl::Seconds(-1);
       EXPECT_EQ(group.Barrier(negative).code(), absl::StatusCode::kInvalidArgument);
+      EXPECT_EQ(group.Send(Input(0, 3), 0).code(), absl::StatusCode::kInvalidArgument);
+      EXPECT_EQ(group.Send(Tensor(), 1).code(), absl::StatusCode::kInvalidArgument);
+      EXPECT_EQ(group.Receive(ranks_).status().code(), absl::StatusCode::kInvalidArgument);
     }
     EXPECT_TRUE(SameBits(Must(group.AllReduce(Input(rank, kSmall))), SumInOrder(ranks_, kSmall)));
   });
