@@ -339,7 +339,9 @@ void GroupLedger::Expire(absl::Time now, GroupEffects& effects) {
 }
 
 void GroupLedger::Extend(absl::Time until) {
-  for (auto& [number, call] : calls_) call.deadline = std::max(call.deadline, until);
+  for (auto& [number, call] : calls_) {
+    if (call.deadline < until && !std::exchange(call.put_off, true)) call.deadline = until;
+  }
 }
 
 absl::Status GroupLedger::Late(uint64_t number, const Call& call) const {

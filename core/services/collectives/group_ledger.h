@@ -85,7 +85,7 @@ class GroupLedger {
   // Fails the group if a call is not complete at its deadline, naming the ranks that are late.
   void Expire(absl::Time now, GroupEffects& effects);
 
-  // Puts off the deadlines before `until`.
+  // Puts off the deadlines before `until`, once for each call.
   void Extend(absl::Time until);
 
   // The earliest deadline of a call that is not complete; InfiniteFuture if there is none.
@@ -110,6 +110,7 @@ class GroupLedger {
     bool entered = false;
     bool begun = false;
     bool complete = false;
+    bool put_off = false;  // its deadline
     absl::Duration timeout;
     absl::Time deadline = absl::InfiniteFuture();
     std::optional<CallPlan> plan;  // once begun, and the form is known

@@ -69,7 +69,7 @@ absl::StatusOr<uint64_t> TransferLedger::Send(int to, const std::string& label, 
     PSD_RETURN_IF_ERROR(CheckLabels(key, label, asked->second));
     asked_.erase(asked);
   } else {
-    sends_[key] = {label, timeout, now + timeout};
+    sends_[key] = {label, timeout, now + timeout, false};
   }
   return key.second;
 }
@@ -78,7 +78,7 @@ absl::StatusOr<uint64_t> TransferLedger::Receive(int from, const std::string& la
                                                  absl::Duration timeout) {
   PSD_RETURN_IF_ERROR(CheckRoom("receive", from, label, receives_));
   const Key key{from, next_receive_[from]++};
-  receives_[key] = {label, timeout, now + timeout};
+  receives_[key] = {label, timeout, now + timeout, false};
   return key.second;
 }
 
@@ -115,8 +115,10 @@ absl::Status TransferLedger::Left(int rank) const {
 }
 
 void TransferLedger::Extend(absl::Time until) {
-  for (AllWaiting* waiting : {&sends_, &receives_})
-    for (auto& [key, each] : *waiting) each.deadline = std::max(each.deadline, until);
+  for (AllWaiting* waiting : {&sends_, &receives_}) {
+    for (auto& [key, each] : *waiting)
+      if (each.deadline < until && !std::exchange(each.put_off, true)) each.deadline = until;
+  }
 }
 
 absl::Time TransferLedger::NextDeadline() const {

@@ -50,7 +50,7 @@ class TransferLedger {
   // `rank` has left. Returns an error if a send to it or a receive from it waits.
   absl::Status Left(int rank) const;
 
-  // Puts off the deadlines before `until`.
+  // Puts off the deadlines before `until`, once for each send and receive.
   void Extend(absl::Time until);
 
   // The earliest deadline of what waits; InfiniteFuture if nothing does.
@@ -63,6 +63,7 @@ class TransferLedger {
     std::string label;
     absl::Duration timeout;
     absl::Time deadline;
+    bool put_off = false;
   };
   using AllWaiting = std::map<Key, Waiting>;
 
