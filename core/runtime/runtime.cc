@@ -20,6 +20,7 @@
 #include "core/services/calls/call_service.h"
 #include "core/services/checkpoint/checkpoint_service.h"
 #include "core/services/checkpoint/save_service.h"
+#include "core/services/collectives/collective_service.h"
 #include "core/services/gradients/gradient_service.h"
 #include "core/services/optimizers/optimizer_service.h"
 #include "core/services/rows/rows_service.h"
@@ -156,6 +157,8 @@ absl::Status Runtime::Assemble() {
   saves_ = std::make_unique<services::SaveService>(
       services::SaveService::Uses{*agent_, *store_, checkpoints_->transfers(), *options_.memory,
                                   *executor_, *options_.logger, options_.checkpoint_root});
+  collectives_ = std::make_unique<services::CollectiveService>(
+      services::CollectiveGroup::Uses{*agent_, *executor_, *timers_, *options_.clock, pool.memory});
   info_ = std::make_unique<services::InfoService>(
       services::InfoService::Uses{*agent_, options_.registrar});
   status_ = std::make_unique<services::StatusService>(services::StatusService::Uses{
@@ -179,6 +182,7 @@ absl::StatusOr<std::string> Runtime::Start() {
 void Runtime::Shutdown(absl::Duration drain) {
   if (agent_ == nullptr) return;
   const absl::Time until = Clock::Steady().Now() + drain;
+  if (collectives_ != nullptr) collectives_->Close();  // groups have no part in the drain
   if (drain > absl::ZeroDuration()) {
     agent_->BeginDraining();
     agent_->AwaitIdle(drain);  // functions may need the references that this worker holds

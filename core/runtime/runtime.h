@@ -42,6 +42,7 @@
 namespace psd::services {
 class CallService;
 class CheckpointService;
+class CollectiveService;
 class GradientService;
 class InfoService;
 class OptimizerService;
@@ -159,6 +160,7 @@ class Runtime {
   services::OptimizerService& optimizer_service() { return *optimizer_service_; }
   services::CheckpointService& checkpoints() { return *checkpoints_; }
   services::SaveService& saves() { return *saves_; }
+  services::CollectiveService& collectives() { return *collectives_; }
   services::InfoService& info() { return *info_; }
   services::StatusService& status() { return *status_; }
 
@@ -191,6 +193,7 @@ class Runtime {
   std::unique_ptr<services::RowsService> rows_;
   std::unique_ptr<services::CheckpointService> checkpoints_;
   std::unique_ptr<services::SaveService> saves_;
+  std::unique_ptr<services::CollectiveService> collectives_;
   std::unique_ptr<services::InfoService> info_;
   std::unique_ptr<services::StatusService> status_;
 };

@@ -1,0 +1,227 @@
+#include "client/collectives/group.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/collectives/group_state.h"
+#include "core/base/remedy.h"
+#include "core/base/status.h"
+#include "core/services/collectives/call_data.h"
+
+namespace psd {
+
+using services::CollectiveCall;
+using services::Operation;
+using services::TensorForm;
+
+struct Group::Request {
+  CollectiveCall call;
+  std::vector<Tensor> inputs;
+};
+
+namespace {
+
+// The most time that leaving waits for what is on its way to the others.
+constexpr absl::Duration kMostLeaving = absl::Seconds(10);
+
+CollectiveCall CallOf(Operation operation, const Tensor& tensor, const CollectiveOptions& options) {
+  CollectiveCall call;
+  call.operation = operation;
+  if (tensor.defined()) call.form = TensorForm{tensor.dtype(), tensor.shape()};
+  call.label = options.label;
+  return call;
+}
+
+CollectiveCall Reducing(Operation operation, const Tensor& tensor, Reduction reduction,
+                        const CollectiveOptions& options) {
+  CollectiveCall call = CallOf(operation, tensor, options);
+  call.reduction = reduction;
+  return call;
+}
+
+CollectiveCall WithRoot(CollectiveCall call, int root) {
+  call.root = root;
+  return call;
+}
+
+CollectiveCall Scattering(const std::vector<Tensor>& tensors, int root,
+                          const CollectiveOptions& options) {
+  const Tensor none;
+  return WithRoot(CallOf(Operation::kScatter, tensors.empty() ? none : tensors.front(), options),
+                  root);
+}
+
+absl::Status Alone() {
+  return absl::InvalidArgumentError("a group of one has no other rank to send to or receive from");
+}
+
+absl::StatusOr<Tensor> First(const absl::StatusOr<std::vector<Tensor>>& results) {
+  if (!results.ok()) return results.status();
+  return results->front();
+}
+
+}  // namespace
+
+Group::Group(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+Group::~Group() {
+  Leave();
+}
+
+void Group::Leave() {
+  if (state_->part != nullptr) state_->part->Leave(std::min(state_->timeout, kMostLeaving));
+}
+
+const std::string& Group::name() const {
+  return state_->name;
+}
+int Group::rank() const {
+  return state_->rank;
+}
+int Group::size() const {
+  return static_cast<int>(state_->members.size());
+}
+const std::vector<std::string>& Group::members() const {
+  return state_->members;
+}
+absl::Status Group::status() const {
+  return state_->part == nullptr ? absl::OkStatus() : state_->part->failure();
+}
+
+absl::StatusOr<absl::Duration> Group::TimeoutOf(const CollectiveOptions& options) const {
+  if (options.timeout < absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "group ", name(), ": the timeout of a call is ", absl::FormatDuration(options.timeout),
+        "; 0 means that of the group, ", absl::FormatDuration(state_->timeout)));
+  }
+  return options.timeout > absl::ZeroDuration() ? options.timeout : state_->timeout;
+}
+
+Future<std::vector<Tensor>> Group::Start(Request request, const CollectiveOptions& options) {
+  using Results = Future<std::vector<Tensor>>;
+  const absl::StatusOr<absl::Duration> timeout = TimeoutOf(options);
+  if (!timeout.ok()) return Results::Ready(timeout.status());
+  if (state_->part != nullptr)
+    return state_->part->Start(std::move(request.call), std::move(request.inputs), *timeout);
+  // In a group of one, the results are the inputs.
+  absl::Status checked = services::CheckCall(request.call, 1);
+  if (!checked.ok()) return Results::Ready(std::move(checked));
+  auto own = services::CallData::Prepare(std::move(request.call), std::move(request.inputs), 0, 1,
+                                         nullptr);
+  if (!own.ok()) return Results::Ready(own.status());
+  return Results::Ready(std::move(own->inputs));
+}
+
+Future<std::vector<Tensor>> Group::StartForUser(Request request, const CollectiveOptions& options) {
+  return Start(std::move(request), options).On(state_->continuations);
+}
+
+Group::Request Group::ToBroadcast(const Tensor& tensor, int root,
+                                  const CollectiveOptions& options) const {
+  Request request{WithRoot(CallOf(Operation::kBroadcast, tensor, options), root), {}};
+  if (root == rank()) request.inputs.push_back(tensor);
+  return request;
+}
+
+Future<Unit> Group::StartSend(const Tensor& tensor, int to, const CollectiveOptions& options) {
+  const absl::StatusOr<absl::Duration> timeout = TimeoutOf(options);
+  if (!timeout.ok()) return Future<Unit>::Ready(timeout.status());
+  if (state_->part == nullptr) return Future<Unit>::Ready(Alone());
+  return state_->part->Send(tensor, to, options.label, *timeout);
+}
+
+Future<Tensor> Group::StartReceive(int from, const CollectiveOptions& options) {
+  const absl::StatusOr<absl::Duration> timeout = TimeoutOf(options);
+  if (!timeout.ok()) return Future<Tensor>::Ready(timeout.status());
+  if (state_->part == nullptr) return Future<Tensor>::Ready(Alone());
+  return state_->part->Receive(from, options.label, *timeout);
+}
+
+absl::StatusOr<Tensor> Group::AllReduce(const Tensor& tensor, Reduction reduction,
+                                        const CollectiveOptions& options) {
+  return First(
+      Start({Reducing(Operation::kAllReduce, tensor, reduction, options), {tensor}}, options)
+          .Wait());
+}
+Future<Tensor> Group::AllReduceAsync(const Tensor& tensor, Reduction reduction,
+                                     const CollectiveOptions& options) {
+  return StartForUser({Reducing(Operation::kAllReduce, tensor, reduction, options), {tensor}},
+                      options)
+      .Then(First);
+}
+
+absl::StatusOr<Tensor> Group::ReduceScatter(const Tensor& tensor, Reduction reduction,
+                                            const CollectiveOptions& options) {
+  return First(
+      Start({Reducing(Operation::kReduceScatter, tensor, reduction, options), {tensor}}, options)
+          .Wait());
+}
+Future<Tensor> Group::ReduceScatterAsync(const Tensor& tensor, Reduction reduction,
+                                         const CollectiveOptions& options) {
+  return StartForUser({Reducing(Operation::kReduceScatter, tensor, reduction, options), {tensor}},
+                      options)
+      .Then(First);
+}
+
+absl::StatusOr<std::vector<Tensor>> Group::AllGather(const Tensor& tensor,
+                                                     const CollectiveOptions& options) {
+  return Start({CallOf(Operation::kAllGather, tensor, options), {tensor}}, options).Wait();
+}
+Future<std::vector<Tensor>> Group::AllGatherAsync(const Tensor& tensor,
+                                                  const CollectiveOptions& options) {
+  return StartForUser({CallOf(Operation::kAllGather, tensor, options), {tensor}}, options);
+}
+
+absl::StatusOr<Tensor> Group::Broadcast(const Tensor& tensor, int root,
+                                        const CollectiveOptions& options) {
+  return First(Start(ToBroadcast(tensor, root, options), options).Wait());
+}
+Future<Tensor> Group::BroadcastAsync(const Tensor& tensor, int root,
+                                     const CollectiveOptions& options) {
+  return StartForUser(ToBroadcast(tensor, root, options), options).Then(First);
+}
+
+absl::StatusOr<std::vector<Tensor>> Group::Gather(const Tensor& tensor, int root,
+                                                  const CollectiveOptions& options) {
+  return Start({WithRoot(CallOf(Operation::kGather, tensor, options), root), {tensor}}, options)
+      .Wait();
+}
+Future<std::vector<Tensor>> Group::GatherAsync(const Tensor& tensor, int root,
+                                               const CollectiveOptions& options) {
+  return StartForUser({WithRoot(CallOf(Operation::kGather, tensor, options), root), {tensor}},
+                      options);
+}
+
+absl::StatusOr<Tensor> Group::Scatter(const std::vector<Tensor>& tensors, int root,
+                                      const CollectiveOptions& options) {
+  return First(Start({Scattering(tensors, root, options), tensors}, options).Wait());
+}
+Future<Tensor> Group::ScatterAsync(const std::vector<Tensor>& tensors, int root,
+                                   const CollectiveOptions& options) {
+  return StartForUser({Scattering(tensors, root, options), tensors}, options).Then(First);
+}
+
+absl::Status Group::Barrier(const CollectiveOptions& options) {
+  return Start({CallOf(Operation::kBarrier, Tensor(), options), {}}, options).Wait().status();
+}
+Future<Unit> Group::BarrierAsync(const CollectiveOptions& options) {
+  return StartForUser({CallOf(Operation::kBarrier, Tensor(), options), {}}, options)
+      .Then([](const absl::StatusOr<std::vector<Tensor>>& met) { return met.status(); });
+}
+
+absl::Status Group::Send(const Tensor& tensor, int to, const CollectiveOptions& options) {
+  return StartSend(tensor, to, options).Wait().status();
+}
+Future<Unit> Group::SendAsync(const Tensor& tensor, int to, const CollectiveOptions& options) {
+  return StartSend(tensor, to, options).On(state_->continuations);
+}
+
+absl::StatusOr<Tensor> Group::Receive(int from, const CollectiveOptions& options) {
+  return StartReceive(from, options).Wait();
+}
+Future<Tensor> Group::ReceiveAsync(int from, const CollectiveOptions& options) {
+  return StartReceive(from, options).On(state_->continuations);
+}
+
+}  // namespace psd

@@ -1,0 +1,28 @@
+#pragma once
+
+// The implementation of Group. Internal to client/collectives/.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "client/collectives/group.h"
+#include "core/base/executor.h"
+#include "core/base/ids.h"
+#include "core/services/collectives/collective_group.h"
+
+namespace psd {
+
+struct Group::State {
+  std::string name;
+  std::vector<std::string> members;       // by rank
+  std::vector<Incarnation> incarnations;  // of the members
+  int rank = 0;
+  absl::Duration timeout;
+  // Null in a group of one.
+  std::shared_ptr<services::CollectiveGroup> part;  // shared with the worker's service
+  std::shared_ptr<Executor> continuations;          // for callbacks; shared with the worker
+};
+
+}  // namespace psd

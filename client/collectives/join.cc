@@ -1,0 +1,300 @@
+// Joining a group: the members meet at the registrar, connect, and meet again, so that all of them
+// are ready when one makes its first call.
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/collectives/group.h"
+#include "client/collectives/group_state.h"
+#include "client/runtime_of.h"
+#include "core/base/clock.h"
+#include "core/base/future.h"
+#include "core/base/ids.h"
+#include "core/base/quoted.h"
+#include "core/base/remedy.h"
+#include "core/base/status.h"
+#include "core/base/timer.h"
+#include "core/rpc/rpc_agent.h"
+#include "core/runtime/runtime.h"
+#include "core/services/collectives/collective_service.h"
+
+namespace psd {
+namespace {
+
+constexpr size_t kMaxNameBytes = 128;
+constexpr absl::Duration kPause = absl::Milliseconds(20);  // between two tries to build again
+
+// What a member tells the others when they first meet.
+struct Told {
+  std::string name;
+  Incarnation incarnation = 0;
+  int64_t rank = 0;     // in the job
+  std::string address;  // empty if it does not listen
+  uint64_t nonce = 0;   // that of rank 0 becomes the generation
+  int64_t size = 0;     // GroupOptions::size
+  std::string members;  // GroupOptions::members
+};
+
+Value ToValue(const Told& told) {
+  return Value::OfMap({{"incarnation", static_cast<int64_t>(told.incarnation)},
+                       {"rank", told.rank},
+                       {"address", told.address},
+                       {"nonce", static_cast<int64_t>(told.nonce)},
+                       {"size", told.size},
+                       {"members", told.members}});
+}
+
+absl::StatusOr<Told> FromValue(const std::string& name, const Value& value) {
+  Told told;
+  told.name = name;
+  std::map<std::string, int64_t> numbers;
+  std::map<std::string, std::string> texts;
+  if (const Value::Map* map = value.AsMap()) {
+    for (const auto& [key, field] : *map) {
+      if (const auto* number = field.As<int64_t>()) numbers[key] = *number;
+      if (const auto* text = field.As<std::string>()) texts[key] = *text;
+    }
+  }
+  if (numbers.size() != 4 || texts.size() != 2) {
+    return WithRemedy(
+        absl::FailedPreconditionError(absl::StrCat(name, " joins with ", value.KindName())),
+        "run compatible versions");
+  }
+  told.incarnation = static_cast<Incarnation>(numbers["incarnation"]);
+  told.rank = numbers["rank"];
+  told.address = texts["address"];
+  told.nonce = static_cast<uint64_t>(numbers["nonce"]);
+  told.size = numbers["size"];
+  told.members = texts["members"];
+  return told;
+}
+
+absl::Status CheckOptions(const Worker& worker, const std::string& name,
+                          const GroupOptions& options) {
+  if (name.empty() || name.size() > kMaxNameBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("the name of a group has 1 to ", kMaxNameBytes,
+                                                   " bytes, this one ", name.size()));
+  }
+  if (options.timeout <= absl::ZeroDuration() || options.join_timeout <= absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "group ", Quoted(name), ": timeout is ", absl::FormatDuration(options.timeout),
+        ", join_timeout ", absl::FormatDuration(options.join_timeout), "; both must be positive"));
+  }
+  if (options.members.empty()) return absl::OkStatus();
+  const std::set<std::string> distinct(options.members.begin(), options.members.end());
+  if (distinct.size() == options.members.size() && distinct.count(worker.name()) > 0)
+    return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("group ", Quoted(name), ": the members ", absl::StrJoin(options.members, ", "),
+                   " must be distinct and include this worker, ", worker.name()));
+}
+
+// Checks what all members have told, by rank. All of them get the same result.
+absl::Status CheckTold(const std::string& name, const std::vector<Told>& told) {
+  std::vector<std::string> deaf;
+  for (const Told& member : told) {
+    if (member.address.empty()) deaf.push_back(member.name);
+    if (member.members != told[0].members) {
+      return WithRemedy(absl::FailedPreconditionError(absl::StrCat(
+                            "group ", Quoted(name), ": ", told[0].name, " joins with the members ",
+                            told[0].members, ", ", member.name, " with ", member.members)),
+                        "give the same list, in the same order, everywhere");
+    }
+    if (member.size != 0 && member.size != static_cast<int64_t>(told.size())) {
+      return WithRemedy(absl::FailedPreconditionError(absl::StrCat(
+                            "group ", Quoted(name), ": ", member.name, " joins with size ",
+                            member.size, ", and ", told.size(), " workers have come")),
+                        "give the size of `members`, or of the declared group");
+    }
+  }
+  if (deaf.empty() || told.size() == 1) return absl::OkStatus();
+  return WithRemedy(absl::FailedPreconditionError(absl::StrCat(
+                        "group ", Quoted(name), ": ", absl::StrJoin(deaf, ", "), " of ",
+                        told.size(), " members cannot be reached by the others")),
+                    "let all members listen (WorkerOptions::listen)");
+}
+
+// Waits a little before another try. Returns false if that would be after `until`.
+bool PauseBefore(absl::Time until, Worker& worker) {
+  if (Clock::Steady().Now() + kPause >= until) return false;
+  Promise<Unit> paused;
+  RuntimeOf(worker).timers().RunAfter(kPause, [paused] { paused.Set(Unit{}); });
+  return paused.future().Wait().ok();
+}
+
+absl::Duration TimeLeft(absl::Time until) {
+  return std::max(until - Clock::Steady().Now(), absl::Milliseconds(1));
+}
+
+class Joining {
+ public:
+  Joining(Worker& worker, const std::string& name, const GroupOptions& options)
+      : worker_(worker),
+        runtime_(RuntimeOf(worker)),
+        name_(name),
+        options_(options),
+        until_(Clock::Steady().Now() + options.join_timeout) {}
+
+  // Meets the others, and returns what they told, by rank.
+  absl::StatusOr<std::vector<Told>> Meet() {
+    Told mine;
+    mine.incarnation = runtime_.incarnation();
+    mine.rank = worker_.rank();
+    mine.address = worker_.address();
+    mine.nonce = NewIncarnation();
+    mine.size = static_cast<int64_t>(options_.size);
+    mine.members = absl::StrJoin(options_.members, " ");
+    PSD_ASSIGN_OR_RETURN(const auto values,
+                         worker_.AllGather(absl::StrCat("psd.group ", name_), ToValue(mine),
+                                           options_.members, Left()));
+    std::vector<Told> told;
+    for (const auto& [member, value] : values) {
+      PSD_ASSIGN_OR_RETURN(told.emplace_back(), FromValue(member, value));
+    }
+    const std::vector<std::string>& order = options_.members;
+    std::sort(told.begin(), told.end(), [&order](const Told& a, const Told& b) {
+      if (order.empty()) return a.rank < b.rank;
+      return std::find(order.begin(), order.end(), a.name) <
+             std::find(order.begin(), order.end(), b.name);
+    });
+    PSD_RETURN_IF_ERROR(CheckTold(name_, told));
+    return told;
+  }
+
+  // Connects to the members of higher rank; those of lower rank connect here. So there is one
+  // connection between two members.
+  absl::Status Connect(const std::vector<Told>& told, int rank) {
+    rpc::CallOptions call;
+    call.timeout = Left() / 2;  // the rest is for meeting again
+    std::vector<Future<rpc::PeerInfo>> connected;
+    for (int other = 0; other < static_cast<int>(told.size()); ++other) {
+      if (other == rank) continue;
+      runtime_.agent().AddPeer(told[other].name, told[other].address);
+      if (other > rank) connected.push_back(runtime_.agent().Connect(told[other].name, call));
+    }
+    absl::Status status;
+    for (size_t i = 0; i < connected.size(); ++i) {
+      const absl::StatusOr<rpc::PeerInfo>& answer = connected[i].Wait();
+      const Told& there = told[rank + 1 + static_cast<int>(i)];
+      if (answer.ok() || !status.ok()) continue;
+      status = Annotate(answer.status(), absl::StrCat(worker_.name(), " cannot reach ", there.name,
+                                                      " at ", there.address));
+    }
+    return status;
+  }
+
+  // Meets the others again, and tells whether this member is ready. Returns the first error.
+  absl::Status MeetAgain(const std::vector<std::string>& members, uint64_t generation,
+                         const absl::Status& ready) {
+    PSD_ASSIGN_OR_RETURN(
+        const auto values,
+        worker_.AllGather(absl::StrCat("psd.group ", name_, " ", IncarnationToString(generation)),
+                          std::string(ready.message()), members, Left()));
+    PSD_RETURN_IF_ERROR(ready);
+    for (const auto& [member, value] : values) {
+      const auto* error = value.As<std::string>();
+      if (error != nullptr && error->empty()) continue;
+      return absl::UnavailableError(absl::StrCat("group ", Quoted(name_), ": ", member, ": ",
+                                                 error != nullptr ? *error : value.KindName()));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Duration Left() const { return TimeLeft(until_); }
+
+  Worker& worker_;
+  worker::Runtime& runtime_;
+  const std::string& name_;
+  const GroupOptions& options_;
+  const absl::Time until_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<Group>> Group::Join(Worker& worker, const std::string& name,
+                                                   const GroupOptions& options) {
+  const absl::Time until = Clock::Steady().Now() + options.join_timeout;
+  GroupOptions left = options;
+  for (;;) {
+    absl::StatusOr<std::shared_ptr<Group>> group = JoinPresent(worker, name, left);
+    if (!absl::IsNotFound(group.status()) || !PauseBefore(until, worker)) return group;
+    left.join_timeout = TimeLeft(until);
+  }
+}
+
+absl::StatusOr<std::shared_ptr<Group>> Group::JoinPresent(Worker& worker, const std::string& name,
+                                                          const GroupOptions& options) {
+  PSD_RETURN_IF_ERROR(CheckOptions(worker, name, options));
+  auto state = std::make_unique<State>();
+  state->name = name;
+  state->timeout = options.timeout;
+  worker::Runtime& runtime = RuntimeOf(worker);
+  state->continuations = runtime.continuations();
+  Joining joining(worker, name, options);
+  std::vector<Told> told;
+  if (options.members.size() == 1) {
+    Told& mine = told.emplace_back();
+    mine.name = worker.name();
+    mine.size = static_cast<int64_t>(options.size);
+    PSD_RETURN_IF_ERROR(CheckTold(name, told));
+  } else {
+    PSD_ASSIGN_OR_RETURN(told, joining.Meet());
+  }
+  services::GroupMembers members;
+  members.name = name;
+  members.generation = told[0].nonce;
+  for (const Told& member : told) {
+    if (member.name == worker.name()) state->rank = static_cast<int>(state->members.size());
+    state->members.push_back(member.name);
+    state->incarnations.push_back(member.incarnation);
+    members.workers.push_back({member.name, member.incarnation});
+  }
+  members.rank = state->rank;
+  if (told.size() > 1) {
+    PSD_ASSIGN_OR_RETURN(state->part, runtime.collectives().Make(std::move(members)));
+    const absl::Status connected = joining.Connect(told, state->rank);
+    const absl::Status met = joining.MeetAgain(state->members, told[0].nonce, connected);
+    if (!met.ok()) {
+      state->part->Leave(absl::ZeroDuration());
+      return met;
+    }
+    state->part->Watch();
+  }
+  return std::shared_ptr<Group>(new Group(std::move(state)));
+}
+
+absl::StatusOr<std::shared_ptr<Group>> Group::Rebuild(Worker& worker,
+                                                      const std::vector<std::string>& without,
+                                                      absl::Duration timeout) {
+  Leave();
+  const absl::Time until = Clock::Steady().Now() + timeout;
+  GroupOptions options;
+  options.timeout = state_->timeout;
+  for (;;) {
+    PSD_ASSIGN_OR_RETURN(const std::vector<WorkerInfo> infos, worker.Infos());
+    options.members.clear();
+    for (size_t i = 0; i < state_->members.size(); ++i) {
+      const std::string& member = state_->members[i];
+      const bool known = std::any_of(infos.begin(), infos.end(), [&](const WorkerInfo& info) {
+        return info.name == member && info.incarnation == state_->incarnations[i];
+      });
+      if (known && std::find(without.begin(), without.end(), member) == without.end())
+        options.members.push_back(member);
+    }
+    options.join_timeout = TimeLeft(until);
+    absl::StatusOr<std::shared_ptr<Group>> group = JoinPresent(worker, state_->name, options);
+    // A member that died after the registrar was asked is not among the survivors next time.
+    const bool again = absl::IsUnavailable(group.status()) || absl::IsAborted(group.status()) ||
+                       absl::IsNotFound(group.status());
+    if (!again || !PauseBefore(until, worker)) return group;
+  }
+}
+
+}  // namespace psd

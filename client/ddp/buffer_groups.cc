@@ -1,0 +1,46 @@
+#include "client/ddp/buffer_groups.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace psd {
+namespace {
+
+void GroupOneDType(absl::Span<const ReplicatedParameter> parameters, DType dtype,
+                   int64_t buffer_elements, std::vector<BufferGroup>& groups) {
+  int64_t total = 0;
+  for (const ReplicatedParameter& parameter : parameters)
+    if (parameter.dtype == dtype) total += parameter.shape.NumElements();
+  const int64_t room = std::min(buffer_elements, total);
+  BufferGroup gathered{dtype, {}, 0};
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const ReplicatedParameter& parameter = parameters[i];
+    if (parameter.dtype != dtype || !parameter.requires_grad || parameter.expert) continue;
+    const int64_t elements = parameter.shape.NumElements();
+    if (elements > room) {
+      groups.push_back({dtype, {i}, elements});
+      continue;
+    }
+    if (gathered.elements + elements > room)
+      groups.push_back(std::exchange(gathered, {dtype, {}, 0}));
+    gathered.parameters.push_back(i);
+    gathered.elements += elements;
+  }
+  if (!gathered.parameters.empty()) groups.push_back(std::move(gathered));
+}
+
+}  // namespace
+
+std::vector<BufferGroup> GroupForBuffers(absl::Span<const ReplicatedParameter> parameters,
+                                         int64_t buffer_elements) {
+  std::vector<BufferGroup> groups;
+  std::vector<DType> done;
+  for (const ReplicatedParameter& parameter : parameters) {
+    if (std::find(done.begin(), done.end(), parameter.dtype) != done.end()) continue;
+    done.push_back(parameter.dtype);
+    GroupOneDType(parameters, parameter.dtype, buffer_elements, groups);
+  }
+  return groups;
+}
+
+}  // namespace psd

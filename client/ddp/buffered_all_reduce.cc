@@ -1,0 +1,131 @@
+#include "client/ddp/buffered_all_reduce.h"
+
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/future.h"
+#include "core/base/remedy.h"
+#include "core/base/status.h"
+#include "core/tensor/ops/cast.h"
+#include "core/tensor/ops/elementwise.h"
+
+namespace psd {
+namespace {
+
+// Divides in f32 what has 16 bits, because operators take no others.
+absl::StatusOr<Tensor> Divide(const Tensor& gradient, int ranks) {
+  if (ItemSize(gradient.dtype()) > 2) return ops::Div(gradient, static_cast<double>(ranks));
+  PSD_ASSIGN_OR_RETURN(const Tensor wide, ops::Cast(gradient, DType::kF32));
+  PSD_ASSIGN_OR_RETURN(const Tensor divided, ops::Div(wide, static_cast<double>(ranks)));
+  return ops::Cast(divided, gradient.dtype());
+}
+
+std::string ParameterName(size_t index, const ReplicatedParameter& parameter) {
+  return absl::StrCat("parameter ", index, ", ", DTypeName(parameter.dtype),
+                      parameter.shape.ToString());
+}
+
+}  // namespace
+
+BufferedAllReduce::BufferedAllReduce(std::shared_ptr<Group> group,
+                                     std::vector<ReplicatedParameter> parameters,
+                                     std::vector<BufferGroup> groups)
+    : group_(std::move(group)), parameters_(std::move(parameters)), groups_(std::move(groups)) {}
+
+absl::StatusOr<BufferedAllReduce> BufferedAllReduce::Create(
+    std::shared_ptr<Group> group, std::vector<ReplicatedParameter> parameters,
+    const BufferedOptions& options) {
+  if (options.buffer_elements < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a buffer of ", options.buffer_elements, " elements; it must have some"));
+  }
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (IsFloating(parameters[i].dtype)) continue;
+    return WithRemedy(absl::InvalidArgumentError(
+                          absl::StrCat(ParameterName(i, parameters[i]), ", has no gradients")),
+                      "leave it out");
+  }
+  std::vector<BufferGroup> groups = GroupForBuffers(parameters, options.buffer_elements);
+  return BufferedAllReduce(std::move(group), std::move(parameters), std::move(groups));
+}
+
+absl::Status BufferedAllReduce::Check(const std::vector<Tensor>& gradients) const {
+  if (gradients.size() != parameters_.size()) {
+    return WithRemedy(absl::InvalidArgumentError(absl::StrCat(gradients.size(), " gradients for ",
+                                                              parameters_.size(), " parameters")),
+                      "give one entry for each");
+  }
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    const Tensor& gradient = gradients[i];
+    const ReplicatedParameter& parameter = parameters_[i];
+    if (!gradient.defined()) continue;
+    if (!parameter.requires_grad) {
+      return WithRemedy(absl::InvalidArgumentError(absl::StrCat(ParameterName(i, parameter),
+                                                                ", is frozen and has a gradient")),
+                        "let its entry be undefined");
+    }
+    if (gradient.shape() == parameter.shape && gradient.dtype() == parameter.dtype) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(ParameterName(i, parameter), ", has a gradient ", gradient.ToString()));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Tensor> BufferedAllReduce::Fill(const BufferGroup& group,
+                                               const std::vector<Tensor>& gradients) const {
+  const bool alone = group.parameters.size() == 1;
+  Tensor buffer;
+  if (!alone) {
+    PSD_ASSIGN_OR_RETURN(buffer, Tensor::Empty({group.elements}, group.dtype));
+  }
+  size_t offset = 0;
+  for (const size_t index : group.parameters) {
+    const Shape& shape = parameters_[index].shape;
+    const size_t bytes = static_cast<size_t>(shape.NumElements()) * ItemSize(group.dtype);
+    if (!gradients[index].defined()) {
+      if (alone) return Tensor::Zeros(shape, group.dtype);
+      std::memset(buffer.mutable_raw_data() + offset, 0, bytes);
+    } else {
+      PSD_ASSIGN_OR_RETURN(Tensor divided, Divide(gradients[index], group_->size()));
+      if (alone) return divided;
+      std::memcpy(buffer.mutable_raw_data() + offset, divided.raw_data(), bytes);
+    }
+    offset += bytes;
+  }
+  return buffer;
+}
+
+absl::StatusOr<std::vector<Tensor>> BufferedAllReduce::Mean(
+    const std::vector<Tensor>& gradients, const CollectiveOptions& options) const {
+  PSD_RETURN_IF_ERROR(Check(gradients));
+  std::vector<Tensor> means = gradients;
+  for (size_t i = 0; i < means.size(); ++i) {
+    if (means[i].defined() || !parameters_[i].requires_grad) continue;
+    PSD_ASSIGN_OR_RETURN(means[i], Tensor::Zeros(parameters_[i].shape, parameters_[i].dtype));
+  }
+  if (group_->size() == 1) return means;
+  std::vector<Future<Tensor>> sums;
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    PSD_ASSIGN_OR_RETURN(const Tensor buffer, Fill(groups_[i], gradients));
+    CollectiveOptions call = options;
+    call.label = absl::StrCat(options.label, options.label.empty() ? "" : ", ", "buffer ", i);
+    sums.push_back(group_->AllReduceAsync(buffer, Reduction::kSum, call));
+  }
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    PSD_RETURN_IF_ERROR(sums[i].Wait());
+    const Buffer bytes = (*sums[i].Wait()).AsBuffer();
+    size_t offset = 0;
+    for (const size_t index : groups_[i].parameters) {
+      const size_t size = means[index].NumBytes();
+      PSD_ASSIGN_OR_RETURN(means[index],
+                           Tensor::FromBuffer(parameters_[index].shape, groups_[i].dtype,
+                                              bytes.Slice(offset, size)));
+      offset += size;
+    }
+  }
+  return means;
+}
+
+}  // namespace psd

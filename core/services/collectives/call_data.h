@@ -1,0 +1,73 @@
+#pragma once
+
+// The tensors of one call of a group at one rank: its inputs, what has come from other ranks, and
+// the results.
+
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "core/base/buffer.h"
+#include "core/services/collectives/call_plan.h"
+#include "core/services/collectives/collective_call.h"
+#include "core/tensor/tensor.h"
+
+namespace psd::services {
+
+// Thread-compatible. After SetPlan, several threads may keep, send, reduce and store different
+// pieces at the same time.
+class CallData {
+ public:
+  CallData(int ranks, int rank) : rank_(rank), received_(ranks) {}
+
+  // What a rank brings to a call: one tensor; for the root of a scatter one for each rank; none for
+  // a barrier, and where another rank is the root of a broadcast or scatter.
+  struct Own {
+    CollectiveCall call;
+    std::vector<Tensor> inputs;
+    Tensor result;  // of a reduction, to be filled
+  };
+  // Checks the inputs, and allocates the result of a reduction from `memory`, or, if that is null,
+  // from the process. Requires: CheckCall passed.
+  // Errors: INVALID_ARGUMENT if `inputs` is not what `call` says; RESOURCE_EXHAUSTED.
+  static absl::StatusOr<Own> Prepare(CollectiveCall call, std::vector<Tensor> inputs, int rank,
+                                     int ranks, Allocator* memory);
+
+  void Bring(Own own);
+  const CollectiveCall& call() const { return own_.call; }
+  // Sets the plan, and with it the form for a rank that takes whatever the root gives.
+  // Requires: Bring.
+  void SetPlan(const TensorForm* form, const CallPlan& plan);
+  // Null before SetPlan.
+  const CallPlan* plan() const { return plan_.has_value() ? &*plan_ : nullptr; }
+  // Keeps a piece of phase 0 that came from another rank. Before SetPlan only the data of a small
+  // call may come, as piece 0. Requires: it has the size of its range.
+  void Keep(int from, size_t index, Buffer piece);
+
+  // The functions below require SetPlan.
+
+  // Returns a piece that this rank sends. Requires, in phase 1: Reduce(index).
+  Buffer Outgoing(int phase, int to, size_t index) const;
+  // Reduces a piece of the own part, which has come from all ranks, and drops what came.
+  void Reduce(size_t index);
+  // Puts a piece of phase 1 into the result.
+  void Store(int from, size_t index, const Buffer& piece);
+  // Returns the results: for kAllGather, and kGather at the root, one tensor for each rank; none
+  // for kBarrier, and kGather elsewhere; otherwise one. Requires: all pieces have come.
+  // Errors: RESOURCE_EXHAUSTED.
+  absl::StatusOr<std::vector<Tensor>> Results();
+
+ private:
+  absl::StatusOr<Tensor> Received(int from);
+  // Reduces the `range` of all inputs into `out`. The other ranks' bytes are their piece `index`.
+  void ReduceInto(const Range& range, size_t index, std::byte* out) const;
+
+  const int rank_;
+  Own own_;
+  std::optional<CallPlan> plan_;
+  std::vector<std::vector<Buffer>> received_;  // in phase 0, by rank and piece
+};
+
+}  // namespace psd::services

@@ -1,0 +1,67 @@
+#include "core/services/collectives/call_plan.h"
+
+#include <algorithm>
+
+#include "core/base/buffer.h"
+
+namespace psd::services {
+
+CallPlan::CallPlan(const CollectiveCall& call, int ranks, const PlanLimits& limits)
+    : operation_(call.operation),
+      reduces_(Reduces(call.operation)),
+      ranks_(ranks),
+      root_(call.root),
+      bytes_(call.form.has_value() ? call.form->NumBytes() : 0),
+      piece_bytes_(limits.piece_bytes) {
+  const size_t block =
+      operation_ == Operation::kReduceScatter ? bytes_ / static_cast<size_t>(ranks) : bytes_;
+  small_ = block <= limits.small_bytes;
+}
+
+// The parts differ by at most a cache line, and start at multiples of one.
+Range CallPlan::Part(int rank) const {
+  const size_t lines = (bytes_ + kBlockAlignment - 1) / kBlockAlignment;
+  const auto start = [&](int of) {
+    const size_t line = lines / ranks_ * of + lines % ranks_ * of / ranks_;
+    return std::min(line * kBlockAlignment, bytes_);
+  };
+  return {start(rank), start(rank + 1) - start(rank)};
+}
+
+Range CallPlan::Block(int phase, int from, int to) const {
+  const Range all{0, bytes_};
+  switch (operation_) {
+    case Operation::kBarrier:
+      return {};
+    case Operation::kAllReduce:
+      if (small_) return phase == 0 ? all : Range{};
+      return Part(phase == 0 ? to : from);
+    case Operation::kReduceScatter: {
+      const size_t block = bytes_ / static_cast<size_t>(ranks_);
+      return phase == 0 ? Range{block * static_cast<size_t>(to), block} : Range{};
+    }
+    case Operation::kAllGather:
+      return phase == 0 ? all : Range{};
+    case Operation::kBroadcast:
+    case Operation::kScatter:
+      return phase == 0 && from == root_ ? all : Range{};
+    case Operation::kGather:
+      return phase == 0 && to == root_ ? all : Range{};
+  }
+  return {};
+}
+
+size_t CallPlan::Pieces(int phase, int from, int to) const {
+  const Range block = Block(phase, from, to);
+  if (block.size == 0) return 0;
+  return reduces_pieces() ? (block.size + piece_bytes_ - 1) / piece_bytes_ : 1;
+}
+
+Range CallPlan::Piece(int phase, int from, int to, size_t index) const {
+  const Range block = Block(phase, from, to);
+  if (!reduces_pieces()) return block;
+  const size_t offset = index * piece_bytes_;
+  return {block.offset + offset, std::min(piece_bytes_, block.size - offset)};
+}
+
+}  // namespace psd::services

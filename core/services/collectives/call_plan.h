@@ -1,0 +1,65 @@
+#pragma once
+
+// Which bytes travel from which rank to which in one call of a group. Pure: every rank computes the
+// same plan from the call.
+//
+// A call has up to two phases. In phase 0 every rank sends parts of its inputs. A large all-reduce
+// is cut into one part for each rank: phase 0 brings part j of all inputs to rank j, which reduces
+// it, and phase 1 brings the reduced parts to all ranks. In a small all-reduce every rank gets all
+// inputs, and reduces them itself. Either way an element is reduced in the order of the ranks.
+
+#include <cstddef>
+
+#include "core/services/collectives/collective_call.h"
+
+namespace psd::services {
+
+// Bytes of a tensor.
+struct Range {
+  size_t offset = 0;
+  size_t size = 0;
+};
+
+struct PlanLimits {
+  // A call in which no rank sends another more than this many bytes is small: these bytes travel
+  // with the notice that the rank has entered the call. At most the bytes that a carrier keeps in
+  // order (64 KiB), less a header.
+  size_t small_bytes = size_t{32} << 10;
+  // The bytes that are reduced at once. Bytes that are not reduced travel in one piece, which
+  // carriers cut themselves. A multiple of 64.
+  size_t piece_bytes = size_t{1} << 20;
+};
+
+// A value. Thread-compatible.
+class CallPlan {
+ public:
+  // Requires: CheckCall passed, and the call has a form unless it is a barrier.
+  CallPlan(const CollectiveCall& call, int ranks, const PlanLimits& limits = {});
+
+  bool is_small() const { return small_; }
+  // Whether the rank reduces pieces as they come. If not, and the call reduces, it reduces all
+  // inputs when the last has come.
+  bool reduces_pieces() const { return reduces_ && !small_; }
+  bool has_second_phase() const { return operation_ == Operation::kAllReduce && !small_; }
+
+  // The bytes that `from` sends `to`. In phase 0 the range is of the input of `from` (for kScatter
+  // of its `to`-th input), in phase 1 of the result, in which they have the same place.
+  Range Block(int phase, int from, int to) const;
+  // The number of pieces in which that block travels; 0 if it is empty.
+  size_t Pieces(int phase, int from, int to) const;
+  // Requires: index < Pieces(phase, from, to).
+  Range Piece(int phase, int from, int to, size_t index) const;
+
+ private:
+  Range Part(int rank) const;
+
+  Operation operation_;
+  bool reduces_;
+  int ranks_;
+  int root_;
+  size_t bytes_ = 0;  // of the form
+  size_t piece_bytes_;
+  bool small_;
+};
+
+}  // namespace psd::services

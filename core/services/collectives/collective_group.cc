@@ -1,0 +1,573 @@
+#include "core/services/collectives/collective_group.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+#include "core/services/collectives/collective_codec.h"
+
+namespace psd::services {
+namespace {
+
+// A large call has at most this many pieces on their way to one rank.
+constexpr size_t kMostInFlight = 8;
+// How much longer than the call a message may take. The ledger names those that are late at the
+// deadline, before the messages to them fail.
+constexpr absl::Duration kMessageGrace = absl::Seconds(10);
+// If a timer comes later than by this, the process was stopped. The other ranks may have been in
+// time, and may have found this one late; so their messages are read before anybody is blamed.
+constexpr absl::Duration kStall = absl::Milliseconds(500);
+constexpr absl::Duration kAfterStall = absl::Seconds(1);
+
+size_t TotalBytes(const std::vector<Buffer>& buffers) {
+  size_t bytes = 0;
+  for (const Buffer& buffer : buffers) bytes += buffer.size();
+  return bytes;
+}
+
+absl::Status WrongBytes(const rpc::PeerInfo& from, uint64_t number, size_t got, size_t expected) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      "call ", number, " of a group: ", got, " bytes from ", from.name, ", expected ", expected));
+}
+
+}  // namespace
+
+std::vector<std::string> GroupMembers::Names() const {
+  std::vector<std::string> names;
+  for (const rpc::PeerInfo& worker : workers) names.push_back(worker.name);
+  return names;
+}
+
+CollectiveGroup::CollectiveGroup(Uses uses, GroupMembers members, const PlanLimits& limits)
+    : uses_(std::move(uses)),
+      members_(std::move(members)),
+      limits_(limits),
+      ledger_(members_.name, members_.Names(), members_.rank, limits),
+      transfers_(members_.name, members_.Names(), members_.rank),
+      watched_by_(members_.workers.size()),
+      watches_(members_.workers.size()) {}
+
+absl::Status CollectiveGroup::failure() const {
+  MutexLock lock(mutex_);
+  return ledger_.failure();
+}
+
+CollectiveGroup::RunningPtr CollectiveGroup::FindOrAdd(uint64_t number) {
+  RunningPtr& running = running_[number];
+  if (running == nullptr) running = std::make_shared<Running>(size(), members_.rank);
+  return running;
+}
+
+void CollectiveGroup::Settle(Running& running) {
+  if (!running.entered || running.data.plan() != nullptr) return;
+  CollectiveCall call = running.data.call();
+  if (!call.form.has_value()) call.form = running.given_form;
+  if (!call.form.has_value() && call.operation != Operation::kBarrier) return;
+  running.data.SetPlan(call.form.has_value() ? &*call.form : nullptr,
+                       CallPlan(call, size(), limits_));
+}
+
+// The steps hold their calls, which may be over when a step is performed.
+CollectiveGroup::Steps CollectiveGroup::Resolve(const GroupEffects& effects) {
+  Steps steps;
+  for (const GroupEffect& effect : effects) {
+    if (effect.kind == GroupEffect::kFail) {
+      steps.push_back({effect, nullptr});
+      continue;
+    }
+    const auto found = running_.find(effect.number);
+    if (found == running_.end()) continue;  // the group has failed
+    const RunningPtr running = found->second;
+    steps.push_back({effect, running});
+    if (effect.kind == GroupEffect::kOpen) ++running->open_lines;
+    if (effect.kind == GroupEffect::kComplete) running->complete = true;
+    // The lines of a large call may be opened after its result is there.
+    if (running->complete &&
+        (running->data.plan()->is_small() || running->open_lines == size() - 1)) {
+      running_.erase(found);
+    }
+  }
+  if (!steps.empty()) ++performing_;
+  return steps;
+}
+
+// ---- this rank's calls
+
+Future<CollectiveGroup::Tensors> CollectiveGroup::Start(CollectiveCall call, Tensors inputs,
+                                                        absl::Duration timeout) {
+  const rref::Gate::Entry entry(*gate_);
+  if (!entry.open()) return Future<Tensors>::Ready(failure());
+  absl::Status checked = CheckCall(call, size());
+  if (!checked.ok()) return Future<Tensors>::Ready(std::move(checked));
+  absl::StatusOr<CallData::Own> own =
+      CallData::Prepare(call, std::move(inputs), members_.rank, size(), uses_.memory.get());
+  if (!own.ok()) return Future<Tensors>::Ready(own.status());
+  const absl::Time now = uses_.clock.Now();
+  RunningPtr running;
+  Future<rpc::Reply> watch;
+  Steps steps;
+  {
+    MutexLock lock(mutex_);
+    GroupEffects effects;
+    const absl::StatusOr<uint64_t> number = ledger_.Enter(call, now, timeout, effects);
+    if (!number.ok()) return Future<Tensors>::Ready(number.status());
+    running = FindOrAdd(*number);
+    running->entered = true;
+    running->deadline = now + timeout;
+    running->data.Bring(*std::move(own));
+    Settle(*running);
+    const int absent = ledger_.FirstAbsent(*number);
+    if (absent >= 0) watch = watches_[absent].reply();
+    steps = Resolve(effects);
+  }
+  // A thread that waits for the result receives the messages of a rank that it waits for.
+  if (watch.valid()) running->result.HelpLike(watch);
+  Perform(steps);
+  Arm();
+  return running->result.future();
+}
+
+void CollectiveGroup::Perform(const Steps& steps) {
+  for (const auto& [effect, running] : steps) {
+    switch (effect.kind) {
+      case GroupEffect::kTell:
+        Tell(effect.number, running);
+        break;
+      case GroupEffect::kOpen:
+        Open(effect.number, running, effect.rank);
+        break;
+      case GroupEffect::kReduce:
+        ReduceLater(effect.number, running, effect.index);
+        break;
+      case GroupEffect::kSendReduced:
+        SendReduced(effect.number, running, effect.index);
+        break;
+      case GroupEffect::kComplete:
+        Complete(running);
+        break;
+      case GroupEffect::kFail:
+        FailAll();
+        break;
+    }
+  }
+  if (steps.empty()) return;
+  MutexLock lock(mutex_);
+  --performing_;
+  sent_.NotifyAll();
+}
+
+template <typename Message>
+void CollectiveGroup::SendMessage(const rpc::Declared<Message, Unit>& method, int to,
+                                  rpc::Payload payload, absl::Time deadline,
+                                  absl::AnyInvocable<void()> done) {
+  const rpc::PeerInfo& worker = members_.workers[to];
+  rpc::Request request;
+  request.payload = std::move(payload);
+  rpc::CallOptions options;
+  options.timeout = std::max(deadline - uses_.clock.Now(), absl::ZeroDuration()) + kMessageGrace;
+  rpc::Ask(uses_.agent, method, {worker.name, worker.incarnation}, std::move(request), options)
+      .OnReady([self = shared_from_this(), to,
+                done = std::move(done)](const absl::StatusOr<Unit>& taken) mutable {
+        if (taken.ok()) {
+          done();
+        } else {
+          self->Lost(to, taken.status());
+        }
+        MutexLock lock(self->mutex_);
+        --self->unanswered_;
+        self->sent_.NotifyAll();
+      });
+}
+
+void CollectiveGroup::Tell(uint64_t number, const RunningPtr& running) {
+  CollectiveCall call;
+  const CallPlan* plan = nullptr;
+  {
+    MutexLock lock(mutex_);
+    call = running->data.call();
+    plan = running->data.plan();  // null if this rank has nothing to give
+    unanswered_ += members_.workers.size() - 1;
+  }
+  v1::CollectiveEnter message;
+  message.set_generation(members_.generation);
+  message.set_number(number);
+  EncodeCall(call, *message.mutable_call());
+  const std::string header = message.SerializeAsString();
+  for (int to = 0; to < size(); ++to) {
+    if (to == members_.rank) continue;
+    rpc::Payload payload{header, {}};
+    if (plan != nullptr && plan->is_small() && plan->Pieces(0, members_.rank, to) > 0)
+      payload.buffers.push_back(running->data.Outgoing(0, to, 0));
+    SendMessage(kEnterCall, to, std::move(payload), running->deadline, [this, number, to] {
+      Steps steps;
+      {
+        MutexLock lock(mutex_);
+        GroupEffects effects;
+        ledger_.Told(to, number, effects);
+        steps = Resolve(effects);
+      }
+      Perform(steps);
+    });
+  }
+}
+
+void CollectiveGroup::Open(uint64_t number, const RunningPtr& running, int to) {
+  {
+    MutexLock lock(mutex_);
+    Line& line = running->lines[to];
+    line.open = true;
+    // Pieces that are reduced already come behind those of phase 0.
+    std::deque<OutgoingPiece> pieces;
+    for (size_t i = 0; i < running->data.plan()->Pieces(0, members_.rank, to); ++i)
+      pieces.push_back({0, i});
+    unanswered_ += pieces.size();
+    pieces.insert(pieces.end(), line.waiting.begin(), line.waiting.end());
+    line.waiting = std::move(pieces);
+  }
+  Pump(number, running, to);
+}
+
+void CollectiveGroup::SendReduced(uint64_t number, const RunningPtr& running, size_t index) {
+  for (int to = 0; to < size(); ++to) {
+    if (to == members_.rank) continue;
+    {
+      MutexLock lock(mutex_);
+      running->lines[to].waiting.push_back({1, index});
+      ++unanswered_;
+    }
+    Pump(number, running, to);
+  }
+}
+
+void CollectiveGroup::Pump(uint64_t number, const RunningPtr& running, int to) {
+  for (;;) {
+    OutgoingPiece piece;
+    {
+      MutexLock lock(mutex_);
+      Line& line = running->lines[to];
+      if (!ledger_.failure().ok() || !line.open || line.waiting.empty() ||
+          line.in_flight >= kMostInFlight) {
+        return;
+      }
+      piece = line.waiting.front();
+      line.waiting.pop_front();
+      ++line.in_flight;
+    }
+    v1::CollectivePiece message;
+    message.set_generation(members_.generation);
+    message.set_number(number);
+    message.set_phase(static_cast<uint32_t>(piece.phase));
+    message.set_index(static_cast<uint32_t>(piece.index));
+    rpc::Payload payload = rpc::PlainPayload(message);
+    payload.buffers.push_back(running->data.Outgoing(piece.phase, to, piece.index));
+    SendMessage(kSendPiece, to, std::move(payload), running->deadline, [this, number, running, to] {
+      {
+        MutexLock lock(mutex_);
+        --running->lines[to].in_flight;
+      }
+      Pump(number, running, to);
+    });
+  }
+}
+
+void CollectiveGroup::RunTask(Task task) {
+  auto shared = std::make_shared<Task>(std::move(task));
+  const absl::Status submitted =
+      uses_.executor.SubmitAs({WorkLabel::Kind::kOwn, {}}, [shared] { (*shared)(); });
+  if (!submitted.ok()) (*shared)();
+}
+
+void CollectiveGroup::ReduceLater(uint64_t number, const RunningPtr& running, size_t index) {
+  RunTask([self = shared_from_this(), running, number, index] {
+    running->data.Reduce(index);
+    Steps steps;
+    {
+      MutexLock lock(self->mutex_);
+      GroupEffects effects;
+      self->ledger_.Reduced(number, index, effects);
+      steps = self->Resolve(effects);
+    }
+    self->Perform(steps);
+  });
+}
+
+void CollectiveGroup::Complete(const RunningPtr& running) {
+  absl::StatusOr<Tensors> results = running->data.Results();
+  if (!results.ok()) Fail(results.status());
+  running->result.Set(std::move(results));
+}
+
+// ---- the end
+
+void CollectiveGroup::Fail(const absl::Status& failure) {
+  Steps steps;
+  {
+    MutexLock lock(mutex_);
+    GroupEffects effects;
+    ledger_.Fail(failure, effects);
+    steps = Resolve(effects);
+  }
+  Perform(steps);
+}
+
+void CollectiveGroup::Lost(int rank, const absl::Status& why) {
+  Steps steps;
+  {
+    MutexLock lock(mutex_);
+    GroupEffects effects;
+    ledger_.Lost(rank, why, effects);
+    steps = Resolve(effects);
+  }
+  Perform(steps);
+}
+
+void CollectiveGroup::FailAll() {
+  std::map<uint64_t, RunningPtr> running;
+  std::map<int, WatchAnswer> watchers;
+  absl::Status failure;
+  {
+    MutexLock lock(mutex_);
+    running.swap(running_);
+    watchers.swap(watchers_);
+    failure = ledger_.failure();
+  }
+  sent_.NotifyAll();
+  v1::CollectiveEnd end;
+  EncodeFailure(failure, end);
+  EndWatches(watchers, end);
+  for (const auto& [number, call] : running) call->result.Set(failure);
+  FailTransfers(failure);
+}
+
+void CollectiveGroup::EndWatches(const std::map<int, WatchAnswer>& watchers,
+                                 const v1::CollectiveEnd& end) {
+  for (const auto& [rank, answer] : watchers) {
+    const bool applied = rpc::BeginApply(*answer.call()).ok();
+    if (applied) {
+      answer(end);
+    } else {
+      answer(absl::CancelledError("the group was left"));
+    }
+  }
+}
+
+void CollectiveGroup::Leave(absl::Duration limit) {
+  const absl::Time until = Clock::Steady().Now() + limit;
+  Steps steps;
+  std::map<int, WatchAnswer> watchers;
+  std::vector<rpc::Call> watches;
+  {
+    MutexLock lock(mutex_);
+    while (ledger_.failure().ok() && unanswered_ + performing_ > 0) {
+      const absl::Duration left = until - Clock::Steady().Now();
+      if (left <= absl::ZeroDuration()) break;
+      sent_.WaitFor(mutex_, left);
+    }
+    if (ledger_.failure().ok()) {
+      left_ = true;
+      watchers.swap(watchers_);
+      GroupEffects effects;
+      ledger_.Left(members_.rank, effects);
+      steps = Resolve(effects);
+    }
+    watches.swap(watches_);
+    watches_.resize(members_.workers.size());
+  }
+  v1::CollectiveEnd end;
+  end.set_left(true);
+  EndWatches(watchers, end);
+  Perform(steps);
+  for (const rpc::Call& watch : watches) watch.Cancel();
+}
+
+void CollectiveGroup::Close() {
+  Leave(absl::ZeroDuration());
+  gate_->Close();
+}
+
+void CollectiveGroup::Arm() {
+  absl::Time next;
+  {
+    MutexLock lock(mutex_);
+    next = std::min(ledger_.NextDeadline(), transfers_.NextDeadline());
+    if (next >= armed_) return;
+    armed_ = next;
+  }
+  uses_.timers.RunAt(next, [weak = weak_from_this(), next] {
+    if (const auto self = weak.lock()) self->Expire(next);
+  });
+}
+
+void CollectiveGroup::Expire(absl::Time armed) {
+  Steps steps;
+  {
+    MutexLock lock(mutex_);
+    GroupEffects effects;
+    if (armed_ == armed) armed_ = absl::InfiniteFuture();
+    const absl::Time now = uses_.clock.Now();
+    if (now > armed + kStall) {
+      ledger_.Extend(now + kAfterStall);
+      transfers_.Extend(now + kAfterStall);
+    }
+    ledger_.Expire(now, effects);
+    if (const absl::Status late = transfers_.Expire(now); !late.ok()) ledger_.Fail(late, effects);
+    steps = Resolve(effects);
+  }
+  Perform(steps);
+  Arm();
+}
+
+// ---- other ranks
+
+void CollectiveGroup::Watch() {
+  v1::CollectiveWatch message;
+  message.set_generation(members_.generation);
+  for (int rank = 0; rank < size(); ++rank) {
+    if (rank == members_.rank) continue;
+    rpc::Request request = rpc::PlainRequest(kWatchRank.info.name, message);
+    request.kind = kWatchRank.info.kind;
+    request.only_incarnation = members_.workers[rank].incarnation;
+    rpc::CallOptions no_timeout;
+    no_timeout.timeout = absl::ZeroDuration();
+    rpc::Call watch =
+        uses_.agent.StartCall(members_.workers[rank].name, std::move(request), no_timeout);
+    {
+      MutexLock lock(mutex_);
+      watches_[rank] = watch;
+    }
+    watch.reply().OnReady(
+        [self = shared_from_this(), rank](const absl::StatusOr<rpc::Reply>& reply) {
+          self->WatchEnded(rank, reply);
+        });
+  }
+}
+
+void CollectiveGroup::WatchEnded(int rank, const absl::StatusOr<rpc::Reply>& reply) {
+  const absl::StatusOr<v1::CollectiveEnd> end =
+      reply.ok() ? rpc::Wire<v1::CollectiveEnd>::ParseReply(*reply, kWatchRank.info.name)
+                 : reply.status();
+  if (!end.ok()) return Lost(rank, end.status());
+  if (!end->left()) return Fail(DecodeFailure(*end));
+  Steps steps;
+  {
+    MutexLock lock(mutex_);
+    GroupEffects effects;
+    ledger_.Left(rank, effects);
+    if (const absl::Status waits = transfers_.Left(rank); !waits.ok()) ledger_.Fail(waits, effects);
+    steps = Resolve(effects);
+  }
+  Perform(steps);
+}
+
+void CollectiveGroup::ServeWatch(int from, const WatchAnswer& answer) {
+  std::map<int, WatchAnswer> ended;
+  v1::CollectiveEnd end;
+  {
+    MutexLock lock(mutex_);
+    watched_by_[from] = true;
+    if (left_) {
+      end.set_left(true);
+      ended.emplace(from, answer);
+    } else if (!ledger_.failure().ok()) {
+      EncodeFailure(ledger_.failure(), end);
+      ended.emplace(from, answer);
+    } else {
+      watchers_.insert_or_assign(from, answer);
+    }
+  }
+  EndWatches(ended, end);
+  if (!ended.empty()) return;
+  // Without this the answer would be kept for a rank that no longer waits for it.
+  answer.call()->OnCancel([weak = weak_from_this(), from, call = answer.call().get()] {
+    const auto self = weak.lock();
+    if (self == nullptr) return;
+    std::map<int, WatchAnswer> cancelled;
+    {
+      MutexLock lock(self->mutex_);
+      const auto found = self->watchers_.find(from);
+      if (found == self->watchers_.end() || found->second.call().get() != call) return;
+      cancelled.insert(self->watchers_.extract(found));
+    }
+    EndWatches(cancelled, {});
+  });
+}
+
+absl::Status CollectiveGroup::ServeEnter(int from, const v1::CollectiveEnter& request,
+                                         std::vector<Buffer> data) {
+  PSD_ASSIGN_OR_RETURN(const CollectiveCall call, DecodeCall(request.call()));
+  PSD_RETURN_IF_ERROR(CheckCall(call, size()));
+  size_t expected = 0;
+  if (call.form.has_value()) {
+    const CallPlan plan(call, size(), limits_);
+    if (plan.is_small()) expected = plan.Block(0, from, members_.rank).size;
+  }
+  if (TotalBytes(data) != expected || data.size() != (expected > 0 ? 1 : 0))
+    return WrongBytes(members_.workers[from], request.number(), TotalBytes(data), expected);
+  Steps steps;
+  {
+    MutexLock lock(mutex_);
+    GroupEffects effects;
+    PSD_RETURN_IF_ERROR(ledger_.Heard(from, request.number(), call, effects));
+    if (ledger_.failure().ok()) {
+      const RunningPtr running = FindOrAdd(request.number());
+      if (!data.empty()) running->data.Keep(from, 0, std::move(data[0]));
+      if (call.form.has_value()) running->given_form = call.form;
+      Settle(*running);
+    }
+    steps = Resolve(effects);
+  }
+  Perform(steps);
+  return absl::OkStatus();
+}
+
+absl::Status CollectiveGroup::ServePiece(int from, const v1::CollectivePiece& request,
+                                         std::vector<Buffer> data) {
+  const uint64_t number = request.number();
+  const int phase = static_cast<int>(std::min<uint32_t>(request.phase(), 2));
+  const size_t index = request.index();
+  Steps steps;
+  RunningPtr running;
+  {
+    MutexLock lock(mutex_);
+    if (!ledger_.failure().ok()) return absl::OkStatus();
+    const auto found = running_.find(number);
+    const CallPlan* plan = found == running_.end() ? nullptr : found->second->data.plan();
+    if (plan == nullptr || phase > 1 || index >= plan->Pieces(phase, from, members_.rank)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("call ", number, " of a group has no piece ", index, " now"));
+    }
+    const size_t expected = plan->Piece(phase, from, members_.rank, index).size;
+    if (data.size() != 1 || data[0].size() != expected)
+      return WrongBytes(members_.workers[from], number, TotalBytes(data), expected);
+    GroupEffects effects;
+    PSD_RETURN_IF_ERROR(ledger_.Arrived(from, number, phase, index, effects));
+    running = found->second;
+    if (phase == 0) running->data.Keep(from, index, std::move(data[0]));
+    steps = Resolve(effects);
+  }
+  Perform(steps);
+  if (phase == 0) return absl::OkStatus();
+  RunTask([self = shared_from_this(), running, number, from, index, piece = std::move(data[0])] {
+    running->data.Store(from, index, piece);
+    Steps stored;
+    {
+      MutexLock lock(self->mutex_);
+      GroupEffects effects;
+      self->ledger_.Stored(number, effects);
+      stored = self->Resolve(effects);
+    }
+    self->Perform(stored);
+  });
+  return absl::OkStatus();
+}
+
+void CollectiveGroup::SessionEnded(int from) {
+  {
+    MutexLock lock(mutex_);
+    if (!watched_by_[from]) return;  // an earlier session
+  }
+  Lost(from, absl::UnavailableError("its session here has ended"));
+}
+
+}  // namespace psd::services

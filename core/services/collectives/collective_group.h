@@ -1,0 +1,223 @@
+#pragma once
+
+// One rank's part in a group: performs the effects of its GroupLedger with messages, threads and
+// tensors.
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "core/base/clock.h"
+#include "core/base/executor.h"
+#include "core/base/future.h"
+#include "core/base/ids.h"
+#include "core/base/memory_budget.h"
+#include "core/base/mutex.h"
+#include "core/base/timer.h"
+#include "core/rpc/declared_method.h"
+#include "core/rpc/rpc_agent.h"
+#include "core/rref/gate.h"
+#include "core/services/collectives/call_data.h"
+#include "core/services/collectives/collective_call.h"
+#include "core/services/collectives/group_ledger.h"
+#include "core/services/collectives/transfer_ledger.h"
+#include "core/tensor/tensor.h"
+#include "proto/psd/v1/collective.pb.h"
+
+namespace psd::services {
+
+// The members of a group, by rank, in one generation. A group that is built again has another
+// generation, in which messages of the former one are refused.
+struct GroupMembers {
+  std::string name;  // of the group
+  uint64_t generation = 0;
+  std::vector<rpc::PeerInfo> workers;
+  int rank = 0;  // of this worker
+
+  std::vector<std::string> Names() const;
+};
+
+// Shared by the service and the user's handle. Thread-safe.
+class CollectiveGroup : public std::enable_shared_from_this<CollectiveGroup> {
+ public:
+  // The parts of the worker that the group uses. They must exist until Close has returned.
+  struct Uses {
+    rpc::RpcAgent& agent;
+    Executor& executor;
+    TimerQueue& timers;
+    const Clock& clock;
+    // Of results; null for ordinary process memory.
+    std::shared_ptr<MemoryAccount> memory;  // shared with the worker
+  };
+  using Tensors = std::vector<Tensor>;
+
+  // Requires: at least two members.
+  CollectiveGroup(Uses uses, GroupMembers members, const PlanLimits& limits = {});
+
+  const GroupMembers& members() const { return members_; }
+  // OK as long as the group has not failed and was not left.
+  absl::Status failure() const PSD_EXCLUDES(mutex_);
+
+  // Asks all other ranks to say when their part ends, which also notices if one dies. To be called
+  // once, when all ranks have made their group.
+  void Watch() PSD_EXCLUDES(mutex_);
+
+  // Makes the group's next call. See CallData for the inputs and the results.
+  // Errors: INVALID_ARGUMENT, RESOURCE_EXHAUSTED: the call does not count as made. The failure of
+  // the group: DEADLINE_EXCEEDED (a rank is late), UNAVAILABLE or ABORTED (a rank died),
+  // FAILED_PRECONDITION (ranks call different things; a rank has left; this rank has left).
+  Future<Tensors> Start(CollectiveCall call, Tensors inputs, absl::Duration timeout)
+      PSD_EXCLUDES(mutex_);
+
+  // Sends a tensor to another rank, or receives one. The sends from one rank to another meet the
+  // receives there in order; a rank that makes its receive gets the tensor when the other has made
+  // its send. The sending is done when the tensor is given to the carrier.
+  // Errors: as Start.
+  Future<Unit> Send(const Tensor& tensor, int to, const std::string& label, absl::Duration timeout)
+      PSD_EXCLUDES(mutex_);
+  Future<Tensor> Receive(int from, const std::string& label, absl::Duration timeout)
+      PSD_EXCLUDES(mutex_);
+
+  // Ends this rank's part: calls that are not complete here fail. Before that it waits at most
+  // `limit` until the other ranks have got what was sent to them.
+  void Leave(absl::Duration limit) PSD_EXCLUDES(mutex_);
+  // The worker stops: as Leave without a wait. Returns when nothing uses the worker's parts any
+  // more.
+  void Close() PSD_EXCLUDES(mutex_);
+
+  // ---- messages of other ranks. Errors: INVALID_ARGUMENT.
+
+  absl::Status ServeEnter(int from, const v1::CollectiveEnter& request, std::vector<Buffer> data)
+      PSD_EXCLUDES(mutex_);
+  absl::Status ServePiece(int from, const v1::CollectivePiece& request, std::vector<Buffer> data)
+      PSD_EXCLUDES(mutex_);
+  absl::Status ServeTake(int from, const v1::CollectiveTake& request,
+                         const rpc::Answer<rpc::Contents>& answer) PSD_EXCLUDES(mutex_);
+  void ServeWatch(int from, const rpc::Answer<v1::CollectiveEnd>& answer) PSD_EXCLUDES(mutex_);
+  // The session of that rank here has ended.
+  void SessionEnded(int from) PSD_EXCLUDES(mutex_);
+
+ private:
+  using WatchAnswer = rpc::Answer<v1::CollectiveEnd>;
+  struct OutgoingPiece {
+    int phase = 0;
+    size_t index = 0;
+  };
+  // The pieces of a large call for one rank.
+  struct Line {
+    bool open = false;
+    size_t in_flight = 0;
+    std::deque<OutgoingPiece> waiting;
+  };
+  // A call that this rank has made, or that another one has made first. What is not guarded by
+  // mutex_ is set before the first effect that uses it.
+  struct Running {
+    Running(int ranks, int rank) : data(ranks, rank), lines(ranks) {}
+    CallData data;
+    const Promise<Tensors> result;
+    absl::Time deadline = absl::InfiniteFuture();
+    bool entered = false;                  // guarded by mutex_
+    std::optional<TensorForm> given_form;  // of what the root gives; guarded by mutex_
+    std::vector<Line> lines;               // by rank; guarded by mutex_
+    int open_lines = 0;                    // guarded by mutex_
+    bool complete = false;                 // guarded by mutex_
+  };
+  using RunningPtr = std::shared_ptr<Running>;  // shared with tasks and with answers to come
+
+  struct Step {
+    GroupEffect effect;
+    RunningPtr running;  // null for kFail
+  };
+  using Steps = absl::InlinedVector<Step, 4>;
+
+  // Returns the steps to be performed for effects, under the lock under which these came.
+  Steps Resolve(const GroupEffects& effects) PSD_REQUIRES(mutex_);
+  // Performs them in order, without the lock.
+  void Perform(const Steps& steps) PSD_EXCLUDES(mutex_);
+  void Tell(uint64_t number, const RunningPtr& running) PSD_EXCLUDES(mutex_);
+  void Open(uint64_t number, const RunningPtr& running, int to) PSD_EXCLUDES(mutex_);
+  void SendReduced(uint64_t number, const RunningPtr& running, size_t index) PSD_EXCLUDES(mutex_);
+  // Sends what waits in the line, as far as pieces may be in flight.
+  void Pump(uint64_t number, const RunningPtr& running, int to) PSD_EXCLUDES(mutex_);
+  void ReduceLater(uint64_t number, const RunningPtr& running, size_t index);
+  void Complete(const RunningPtr& running) PSD_EXCLUDES(mutex_);
+  void FailAll() PSD_EXCLUDES(mutex_);
+  void RunTask(Task task);
+
+  // ---- sends and receives, in collective_transfers.cc
+
+  using TakeAnswer = rpc::Answer<rpc::Contents>;
+  struct Sending {
+    Tensor tensor;
+    Promise<Unit> sent;
+  };
+  static void Give(const TakeAnswer& answer, const Sending& sending);
+  absl::Status Received(int from, uint64_t number, const rpc::Reply& reply) PSD_EXCLUDES(mutex_);
+  // Fails the transfers that wait, after the others were told of the failure.
+  void FailTransfers(const absl::Status& failure) PSD_EXCLUDES(mutex_);
+
+  // Events of the ledger that come from several places.
+  void Fail(const absl::Status& failure) PSD_EXCLUDES(mutex_);
+  void Lost(int rank, const absl::Status& why) PSD_EXCLUDES(mutex_);
+
+  // Sends a message. `done` is called without the lock if the other rank has taken it; otherwise
+  // the group fails.
+  template <typename Message>
+  void SendMessage(const rpc::Declared<Message, Unit>& method, int to, rpc::Payload payload,
+                   absl::Time deadline, absl::AnyInvocable<void()> done) PSD_EXCLUDES(mutex_);
+  void WatchEnded(int rank, const absl::StatusOr<rpc::Reply>& reply) PSD_EXCLUDES(mutex_);
+  static void EndWatches(const std::map<int, WatchAnswer>& watchers, const v1::CollectiveEnd& end);
+  // The timer that was set for `armed` has come.
+  void Expire(absl::Time armed) PSD_EXCLUDES(mutex_);
+  // Sets a timer for the earliest deadline, unless one comes before.
+  void Arm() PSD_EXCLUDES(mutex_);
+
+  RunningPtr FindOrAdd(uint64_t number) PSD_REQUIRES(mutex_);
+  // Makes the plan of a call that is entered, once the form is known.
+  void Settle(Running& running) PSD_REQUIRES(mutex_);
+  int size() const { return static_cast<int>(members_.workers.size()); }
+
+  const Uses uses_;
+  const GroupMembers members_;
+  const PlanLimits limits_;
+  const std::shared_ptr<rref::Gate> gate_ = std::make_shared<rref::Gate>();
+  mutable Mutex mutex_;  // leaf
+  CondVar sent_;         // for Leave: a message was answered, or steps were performed
+  GroupLedger ledger_ PSD_GUARDED_BY(mutex_);
+  std::map<uint64_t, RunningPtr> running_ PSD_GUARDED_BY(mutex_);
+  TransferLedger transfers_ PSD_GUARDED_BY(mutex_);
+  std::map<TransferLedger::Key, Sending> sending_ PSD_GUARDED_BY(mutex_);
+  std::map<TransferLedger::Key, Promise<Tensor>> receiving_ PSD_GUARDED_BY(mutex_);
+  // The questions of others for sends that this rank has not made yet.
+  std::map<TransferLedger::Key, TakeAnswer> asking_ PSD_GUARDED_BY(mutex_);
+  // By rank: the requests of the others that wait for the end of this rank's part.
+  std::map<int, WatchAnswer> watchers_ PSD_GUARDED_BY(mutex_);
+  std::vector<bool> watched_by_ PSD_GUARDED_BY(mutex_);
+  std::vector<rpc::Call> watches_ PSD_GUARDED_BY(mutex_);  // this rank's, by rank
+  size_t unanswered_ PSD_GUARDED_BY(mutex_) = 0;           // messages sent or waiting to be sent
+  size_t performing_ PSD_GUARDED_BY(mutex_) = 0;  // lists of steps that are not performed yet
+  absl::Time armed_ PSD_GUARDED_BY(mutex_) = absl::InfiniteFuture();
+  bool left_ PSD_GUARDED_BY(mutex_) = false;
+};
+
+// The methods between ranks.
+inline constexpr rpc::Declared<v1::CollectiveEnter, Unit> kEnterCall{
+    {"collective.enter", rpc::MethodKind::kMutation, rpc::RunsOn::kCarrierThread}};
+inline constexpr rpc::Declared<v1::CollectivePiece, Unit> kSendPiece{
+    {"collective.piece", rpc::MethodKind::kMutation, rpc::RunsOn::kCarrierThread}};
+inline constexpr rpc::Declared<v1::CollectiveTake, rpc::Contents> kTakeTensor{
+    {"collective.take", rpc::MethodKind::kMutation, rpc::RunsOn::kCarrierThread}};
+inline constexpr rpc::Declared<v1::CollectiveWatch, v1::CollectiveEnd> kWatchRank{
+    {"collective.watch", rpc::MethodKind::kMutation, rpc::RunsOn::kCarrierThread}};
+
+}  // namespace psd::services

@@ -1,0 +1,189 @@
+// Tensors from one rank to another: the receiver asks, and the sender answers with the tensor when
+// it makes its send.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/status.h"
+#include "core/services/collectives/collective_codec.h"
+#include "core/services/collectives/collective_group.h"
+
+namespace psd::services {
+namespace {
+
+// How much longer than the receive its question may take: the ledger names who is late before.
+constexpr absl::Duration kQuestionGrace = absl::Seconds(10);
+
+}  // namespace
+
+Future<Unit> CollectiveGroup::Send(const Tensor& tensor, int to, const std::string& label,
+                                   absl::Duration timeout) {
+  const rref::Gate::Entry entry(*gate_);
+  if (!entry.open()) return Future<Unit>::Ready(failure());
+  if (!tensor.defined())
+    return Future<Unit>::Ready(absl::InvalidArgumentError("send: there is no tensor"));
+  absl::StatusOr<Tensor> contiguous = tensor.Contiguous(uses_.memory.get());
+  if (!contiguous.ok()) return Future<Unit>::Ready(contiguous.status());
+  Sending sending{*std::move(contiguous), {}};
+  std::optional<TakeAnswer> asked;
+  absl::Status wrong;
+  {
+    MutexLock lock(mutex_);
+    if (!ledger_.failure().ok()) return Future<Unit>::Ready(ledger_.failure());
+    bool give = false;
+    const absl::StatusOr<uint64_t> number =
+        transfers_.Send(to, label, uses_.clock.Now(), timeout, &give);
+    if (!number.ok() && !absl::IsFailedPrecondition(number.status()))
+      return Future<Unit>::Ready(number.status());
+    if (!number.ok()) {
+      wrong = number.status();
+    } else if (give) {
+      asked = std::move(asking_.extract({to, *number}).mapped());
+    } else {
+      sending_.emplace(TransferLedger::Key{to, *number}, sending);
+      if (ledger_.HasLeft(to)) wrong = transfers_.Left(to);
+    }
+  }
+  if (asked.has_value()) Give(*asked, sending);
+  if (!wrong.ok()) {
+    Fail(wrong);
+    sending.sent.Set(std::move(wrong));
+  }
+  Arm();
+  return sending.sent.future();
+}
+
+Future<Tensor> CollectiveGroup::Receive(int from, const std::string& label,
+                                        absl::Duration timeout) {
+  const rref::Gate::Entry entry(*gate_);
+  if (!entry.open()) return Future<Tensor>::Ready(failure());
+  const Promise<Tensor> received;
+  v1::CollectiveTake message;
+  absl::Status wrong;
+  {
+    MutexLock lock(mutex_);
+    if (!ledger_.failure().ok()) return Future<Tensor>::Ready(ledger_.failure());
+    const absl::StatusOr<uint64_t> number =
+        transfers_.Receive(from, label, uses_.clock.Now(), timeout);
+    if (!number.ok()) return Future<Tensor>::Ready(number.status());
+    receiving_.emplace(TransferLedger::Key{from, *number}, received);
+    message.set_number(*number);
+    if (ledger_.HasLeft(from)) wrong = transfers_.Left(from);
+  }
+  if (!wrong.ok()) {
+    Fail(wrong);
+    return received.future();
+  }
+  message.set_generation(members_.generation);
+  message.set_label(label);
+  rpc::CallOptions options;
+  options.timeout = timeout + kQuestionGrace;
+  const rpc::PeerInfo& worker = members_.workers[from];
+  const Future<rpc::Reply> reply =
+      rpc::Ask(uses_.agent, kTakeTensor, {worker.name, worker.incarnation}, message, options);
+  received.HelpLike(reply);
+  reply.OnReady([self = shared_from_this(), from,
+                 number = message.number()](const absl::StatusOr<rpc::Reply>& given) {
+    const absl::Status status = given.ok() ? self->Received(from, number, *given) : given.status();
+    if (!status.ok()) self->Lost(from, status);
+  });
+  Arm();
+  return received.future();
+}
+
+absl::Status CollectiveGroup::Received(int from, uint64_t number, const rpc::Reply& reply) {
+  PSD_ASSIGN_OR_RETURN(const auto message,
+                       rpc::Wire<v1::CollectiveTaken>::ParseReply(reply, kTakeTensor.info.name));
+  PSD_ASSIGN_OR_RETURN(const TensorForm form, DecodeForm(message));
+  const std::vector<Buffer>& buffers = reply.payload.buffers;
+  absl::StatusOr<Tensor> tensor = Tensor::Empty(form.shape, form.dtype);
+  if (form.NumBytes() > 0) {
+    if (buffers.size() != 1)
+      return absl::InvalidArgumentError(absl::StrCat("a tensor in ", buffers.size(), " buffers"));
+    tensor = Tensor::FromBuffer(form.shape, form.dtype, buffers[0]);
+  }
+  PSD_RETURN_IF_ERROR(tensor);
+  std::optional<Promise<Tensor>> received;
+  {
+    MutexLock lock(mutex_);
+    transfers_.Got(from, number);
+    const auto found = receiving_.find({from, number});
+    if (found == receiving_.end()) return absl::OkStatus();  // the group has failed
+    received = std::move(found->second);
+    receiving_.erase(found);
+  }
+  received->Set(std::move(tensor));
+  return absl::OkStatus();
+}
+
+void CollectiveGroup::Give(const TakeAnswer& answer, const Sending& sending) {
+  const absl::Status applied = rpc::BeginApply(*answer.call());
+  if (!applied.ok()) {
+    answer(applied);
+    sending.sent.Set(applied);
+    return;
+  }
+  v1::CollectiveTaken message;
+  EncodeForm({sending.tensor.dtype(), sending.tensor.shape()}, message);
+  rpc::Contents contents{rpc::PlainPayload(message), {}};
+  if (sending.tensor.NumBytes() > 0) contents.payload.buffers.push_back(sending.tensor.AsBuffer());
+  answer(std::move(contents));
+  sending.sent.Set(Unit{});
+}
+
+absl::Status CollectiveGroup::ServeTake(int from, const v1::CollectiveTake& request,
+                                        const TakeAnswer& answer) {
+  const TransferLedger::Key key{from, request.number()};
+  std::optional<Sending> given;
+  absl::Status wrong;
+  {
+    MutexLock lock(mutex_);
+    if (!ledger_.failure().ok()) return ledger_.failure();
+    const absl::StatusOr<bool> give = transfers_.Asked(from, request.number(), request.label());
+    if (!give.ok()) {
+      wrong = give.status();
+    } else if (*give) {
+      given = std::move(sending_.extract(key).mapped());
+    } else {
+      asking_.emplace(key, answer);
+    }
+  }
+  if (absl::IsFailedPrecondition(wrong)) Fail(wrong);
+  PSD_RETURN_IF_ERROR(wrong);
+  if (given.has_value()) {
+    Give(answer, *given);
+    return absl::OkStatus();
+  }
+  // Nobody waits for the answer any more once the group has failed at the other rank.
+  answer.call()->OnCancel([weak = weak_from_this(), key] {
+    const auto self = weak.lock();
+    if (self == nullptr) return;
+    std::optional<TakeAnswer> cancelled;
+    {
+      MutexLock lock(self->mutex_);
+      const auto found = self->asking_.find(key);
+      if (found == self->asking_.end()) return;
+      cancelled = std::move(found->second);
+      self->asking_.erase(found);
+    }
+    (*cancelled)(absl::CancelledError("the receive was given up"));
+  });
+  return absl::OkStatus();
+}
+
+void CollectiveGroup::FailTransfers(const absl::Status& failure) {
+  std::map<TransferLedger::Key, Sending> sending;
+  std::map<TransferLedger::Key, Promise<Tensor>> receiving;
+  std::map<TransferLedger::Key, TakeAnswer> asking;
+  {
+    MutexLock lock(mutex_);
+    sending.swap(sending_);
+    receiving.swap(receiving_);
+    asking.swap(asking_);
+  }
+  for (const auto& [key, each] : sending) each.sent.Set(failure);
+  for (const auto& [key, received] : receiving) received.Set(failure);
+  for (const auto& [key, answer] : asking) answer(failure);
+}
+
+}  // namespace psd::services

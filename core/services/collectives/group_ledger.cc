@@ -1,0 +1,373 @@
+#include "core/services/collectives/group_ledger.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "core/base/quoted.h"
+#include "core/base/remedy.h"
+#include "core/base/status.h"
+
+namespace psd::services {
+namespace {
+
+constexpr char kBuildAgain[] = "build the group again without it to go on";
+
+// How long after its deadline a call fails if this rank cannot tell which of several ranks keeps
+// the others waiting. A rank that can tell fails the group before.
+constexpr absl::Duration kVerdict = absl::Seconds(1);
+
+// Whether pieces of that phase have not come from a rank.
+template <typename Peer>
+bool Misses(const Peer& peer, int phase) {
+  const std::vector<bool>& arrived = peer.arrived[phase];
+  return std::find(arrived.begin(), arrived.end(), false) != arrived.end();
+}
+
+// Whether only reduced pieces are missing, from several ranks: one of them may wait for another.
+template <typename Peers>
+bool IsUnclear(const Peers& peers, int rank) {
+  int waiting = 0;
+  for (int other = 0; other < static_cast<int>(peers.size()); ++other) {
+    if (other == rank) continue;
+    if (!peers[other].heard || Misses(peers[other], 0)) return false;
+    if (Misses(peers[other], 1)) ++waiting;
+  }
+  return waiting > 1;
+}
+
+absl::Status Dishonest(absl::string_view what) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("a message of a group that no rank of this version sends: ", what));
+}
+
+}  // namespace
+
+GroupLedger::GroupLedger(std::string name, std::vector<std::string> members, int rank,
+                         const PlanLimits& limits)
+    : name_(std::move(name)),
+      members_(std::move(members)),
+      rank_(rank),
+      limits_(limits),
+      left_(members_.size()) {
+  PSD_CHECK(members_.size() >= 2, "a group of one rank needs no ledger");
+}
+
+std::string GroupLedger::RankName(int rank) const {
+  return absl::StrCat("rank ", rank, " (", members_[rank], ")");
+}
+
+absl::Status GroupLedger::OfGroup(absl::StatusCode code, const std::string& text,
+                                  int culprit) const {
+  ErrorDetail detail;
+  if (culprit >= 0) detail.worker = members_[culprit];
+  detail.object = absl::StrCat("group ", name_);
+  return WithDetail(absl::Status(code, absl::StrCat("group ", Quoted(name_), ": ", text)), detail);
+}
+
+std::string GroupLedger::CallName(uint64_t number, const Call& call) const {
+  return absl::StrCat("call ", number, ", ", call.call->ToString());
+}
+
+GroupLedger::Call& GroupLedger::CallOf(uint64_t number) {
+  Call& call = calls_[number];
+  call.peers.resize(members_.size());
+  return call;
+}
+
+bool GroupLedger::Compare(Call& known, uint64_t number, int by, const CollectiveCall& call,
+                          GroupEffects& effects) {
+  if (!known.call.has_value()) {
+    known.call = call;
+    known.caller = by;
+    return true;
+  }
+  if (!Agree(*known.call, call)) {
+    Fail(WithRemedy(OfGroup(absl::StatusCode::kFailedPrecondition,
+                            absl::StrCat("the ranks differ in call ", number, ": ",
+                                         RankName(known.caller), " calls ", known.call->ToString(),
+                                         ", ", RankName(by), " calls ", call.ToString()),
+                            -1),
+                    "make the same calls, with the same shapes and dtypes, in the same order on "
+                    "all ranks"),
+         effects);
+    return false;
+  }
+  if (!known.call->form.has_value() && call.form.has_value()) {
+    known.call = call;
+    known.caller = by;
+  }
+  return true;
+}
+
+absl::StatusOr<uint64_t> GroupLedger::Enter(const CollectiveCall& call, absl::Time now,
+                                            absl::Duration timeout, GroupEffects& effects) {
+  PSD_RETURN_IF_ERROR(failure_);
+  PSD_RETURN_IF_ERROR(CheckCall(call, size()));
+  if (HasRoot(call.operation) && call.root == rank_ && !call.form.has_value())
+    return absl::InvalidArgumentError(absl::StrCat(call.ToString(), ": the root has no tensor"));
+  if (next_ - floor_ >= kMaxEntered) {
+    return WithRemedy(OfGroup(absl::StatusCode::kResourceExhausted,
+                              absl::StrCat(kMaxEntered, " calls are not complete"), -1),
+                      "wait for some of them");
+  }
+  const uint64_t number = next_++;
+  Call& entered = CallOf(number);
+  entered.entered = true;
+  entered.timeout = timeout;
+  entered.deadline = now + timeout;
+  if (Compare(entered, number, rank_, call, effects)) BeginWaiting(effects);
+  return number;
+}
+
+void GroupLedger::BeginWaiting(GroupEffects& effects) {
+  while (failure_.ok() && next_begin_ < next_ && next_begin_ < floor_ + kMaxUnderWay) {
+    const uint64_t number = next_begin_++;
+    auto call = calls_.find(number);
+    Begin(number, call->second, effects);
+    if (failure_.ok()) Progress(call, effects);
+  }
+}
+
+void GroupLedger::Begin(uint64_t number, Call& call, GroupEffects& effects) {
+  call.begun = true;
+  for (int rank = 0; rank < size(); ++rank) {
+    if (!left_[rank] || call.peers[rank].heard) continue;
+    return Fail(WithRemedy(OfGroup(absl::StatusCode::kFailedPrecondition,
+                                   absl::StrCat(RankName(rank), " has left before ",
+                                                CallName(number, call)),
+                                   rank),
+                           kBuildAgain),
+                effects);
+  }
+  effects.push_back({GroupEffect::kTell, number});
+  MakePlan(call);
+}
+
+void GroupLedger::MakePlan(Call& call) {
+  const bool known = call.call->form.has_value() || call.call->operation == Operation::kBarrier;
+  if (!call.begun || call.plan.has_value() || !known) return;
+  call.plan.emplace(*call.call, size(), limits_);
+  if (call.plan->is_small()) return;
+  for (int rank = 0; rank < size(); ++rank) {
+    if (rank == rank_) continue;
+    Peer& peer = call.peers[rank];
+    for (int phase : {0, 1}) {
+      const size_t pieces = call.plan->Pieces(phase, rank, rank_);
+      peer.arrived[phase].resize(pieces);
+      peer.pieces_left += pieces;
+      if (phase == 1 || !call.plan->reduces_pieces()) call.pieces_left += pieces;
+    }
+  }
+  if (!call.plan->reduces_pieces()) return;
+  // Every rank sends this one equally many pieces of its part.
+  call.reductions_left = call.plan->Pieces(0, rank_ == 0 ? 1 : 0, rank_);
+  call.arrivals.resize(call.reductions_left);
+}
+
+absl::Status GroupLedger::Heard(int from, uint64_t number, const CollectiveCall& call,
+                                GroupEffects& effects) {
+  if (!failure_.ok()) return absl::OkStatus();
+  PSD_RETURN_IF_ERROR(CheckCall(call, size()));
+  if (HasRoot(call.operation) && call.root == from && !call.form.has_value())
+    return Dishonest("a root without a tensor");
+  // A rank completes no call that this one has not entered, so it cannot be further ahead.
+  if (number < floor_ || number >= next_ + kMaxUnderWay)
+    return Dishonest(absl::StrCat("call ", number, " while this rank is at call ", next_));
+  Call& known = CallOf(number);
+  if (std::exchange(known.peers[from].heard, true)) return Dishonest("one call, entered twice");
+  ++known.heard;
+  if (!Compare(known, number, from, call, effects)) return absl::OkStatus();
+  MakePlan(known);
+  for (int rank = 0; rank < size(); ++rank) OpenIfReady(number, known, rank, effects);
+  Progress(calls_.find(number), effects);
+  return absl::OkStatus();
+}
+
+void GroupLedger::Told(int rank, uint64_t number, GroupEffects& effects) {
+  auto call = calls_.find(number);
+  if (!failure_.ok() || call == calls_.end()) return;
+  call->second.peers[rank].told = true;
+  OpenIfReady(number, call->second, rank, effects);
+  EraseIfOver(call);
+}
+
+// Pieces are sent to a rank that knows of this rank's call, and has made the call too. So no piece
+// comes to a rank that is not ready for it.
+void GroupLedger::OpenIfReady(uint64_t number, Call& call, int rank, GroupEffects& effects) {
+  Peer& peer = call.peers[rank];
+  if (!peer.told || !peer.heard || peer.open || !call.plan.has_value() || call.plan->is_small())
+    return;
+  peer.open = true;
+  ++call.open;
+  effects.push_back({GroupEffect::kOpen, number, rank});
+}
+
+absl::Status GroupLedger::Arrived(int from, uint64_t number, int phase, size_t index,
+                                  GroupEffects& effects) {
+  if (!failure_.ok()) return absl::OkStatus();
+  auto found = calls_.find(number);
+  if (found == calls_.end() || !found->second.plan.has_value() || phase < 0 || phase > 1)
+    return Dishonest(absl::StrCat("a piece of call ", number, " out of turn"));
+  Call& call = found->second;
+  Peer& peer = call.peers[from];
+  if (!peer.heard || index >= peer.arrived[phase].size() || peer.arrived[phase][index])
+    return Dishonest(absl::StrCat("piece ", index, " of call ", number));
+  peer.arrived[phase][index] = true;
+  --peer.pieces_left;
+  if (phase == 1) return absl::OkStatus();  // Stored follows
+  if (call.plan->reduces_pieces()) {
+    if (++call.arrivals[index] == size() - 1)
+      effects.push_back({GroupEffect::kReduce, number, 0, index});
+    return absl::OkStatus();
+  }
+  --call.pieces_left;
+  Progress(found, effects);
+  return absl::OkStatus();
+}
+
+void GroupLedger::Stored(uint64_t number, GroupEffects& effects) {
+  auto call = calls_.find(number);
+  if (!failure_.ok() || call == calls_.end()) return;
+  --call->second.pieces_left;
+  Progress(call, effects);
+}
+
+void GroupLedger::Reduced(uint64_t number, size_t index, GroupEffects& effects) {
+  auto call = calls_.find(number);
+  if (!failure_.ok() || call == calls_.end()) return;
+  --call->second.reductions_left;
+  if (call->second.plan->has_second_phase())
+    effects.push_back({GroupEffect::kSendReduced, number, 0, index});
+  Progress(call, effects);
+}
+
+void GroupLedger::Progress(Calls::iterator found, GroupEffects& effects) {
+  Call& call = found->second;
+  if (!call.begun || call.complete || call.heard < size() - 1 || !call.plan.has_value() ||
+      call.pieces_left > 0 || call.reductions_left > 0) {
+    return;
+  }
+  call.complete = true;
+  effects.push_back({GroupEffect::kComplete, found->first});
+  EraseIfOver(found);
+  // A call that is over before an earlier one stays behind the floor until that one is over, too.
+  for (;; ++floor_) {
+    auto lowest = calls_.find(floor_);
+    if (floor_ >= next_begin_ || (lowest != calls_.end() && !lowest->second.complete)) break;
+  }
+  BeginWaiting(effects);
+}
+
+// A large call stays until all ranks are open for the pieces that this rank sends them.
+void GroupLedger::EraseIfOver(Calls::iterator call) {
+  const Call& over = call->second;
+  if (over.complete && (over.plan->is_small() || over.open == size() - 1)) calls_.erase(call);
+}
+
+bool GroupLedger::Needs(const Call& call, int rank) const {
+  return call.entered && !call.complete &&
+         (!call.peers[rank].heard || call.peers[rank].pieces_left > 0);
+}
+
+void GroupLedger::Lost(int rank, const absl::Status& why, GroupEffects& effects) {
+  if (left_[rank]) return;
+  const bool keeps_code = absl::IsUnavailable(why) || absl::IsAborted(why);
+  Fail(WithRemedy(OfGroup(keeps_code ? why.code() : absl::StatusCode::kUnavailable,
+                          absl::StrCat(RankName(rank), " is lost to ", RankName(rank_), ": ",
+                                       why.message()),
+                          rank),
+                  kBuildAgain),
+       effects);
+}
+
+void GroupLedger::Left(int rank, GroupEffects& effects) {
+  if (!failure_.ok()) return;
+  if (rank == rank_) {
+    return Fail(WithRemedy(OfGroup(absl::StatusCode::kFailedPrecondition,
+                                   absl::StrCat(RankName(rank), ", this rank, has left"), rank),
+                           "join again"),
+                effects);
+  }
+  left_[rank] = true;
+  for (const auto& [number, call] : calls_) {
+    if (!Needs(call, rank)) continue;
+    return Fail(WithRemedy(OfGroup(absl::StatusCode::kFailedPrecondition,
+                                   absl::StrCat(RankName(rank), " has left before ",
+                                                CallName(number, call)),
+                                   rank),
+                           kBuildAgain),
+                effects);
+  }
+}
+
+void GroupLedger::Fail(absl::Status failure, GroupEffects& effects) {
+  if (!failure_.ok()) return;
+  failure_ = std::move(failure);
+  calls_.clear();
+  effects.push_back({GroupEffect::kFail});
+}
+
+absl::Time GroupLedger::NextDeadline() const {
+  absl::Time next = absl::InfiniteFuture();
+  for (const auto& [number, call] : calls_) {
+    if (!call.entered || call.complete) continue;
+    const bool unclear = call.begun && IsUnclear(call.peers, rank_);
+    next = std::min(next, call.deadline + (unclear ? kVerdict : absl::ZeroDuration()));
+  }
+  return next;
+}
+
+int GroupLedger::FirstAbsent(uint64_t number) const {
+  const auto call = calls_.find(number);
+  if (call == calls_.end()) return -1;
+  for (int rank = 0; rank < size(); ++rank) {
+    if (rank != rank_ && !call->second.peers[rank].heard) return rank;
+  }
+  return -1;
+}
+
+void GroupLedger::Expire(absl::Time now, GroupEffects& effects) {
+  for (const auto& [number, call] : calls_) {
+    if (!call.entered || call.complete || now < call.deadline) continue;
+    if (call.begun && IsUnclear(call.peers, rank_) && now < call.deadline + kVerdict) continue;
+    // A call that waits for earlier ones fails for the reason of the oldest.
+    return call.begun ? Fail(Late(number, call), effects)
+                      : Fail(Late(floor_, calls_.at(floor_)), effects);
+  }
+}
+
+void GroupLedger::Extend(absl::Time until) {
+  for (auto& [number, call] : calls_) {
+    if (call.deadline < until && !std::exchange(call.put_off, true)) call.deadline = until;
+  }
+}
+
+absl::Status GroupLedger::Late(uint64_t number, const Call& call) const {
+  // Ranks that have not made the call; that have not sent their data; and that have not sent what
+  // they reduced, perhaps because they wait for ranks of the kinds before. The first kind is named.
+  std::vector<int> late[3];
+  for (int rank = 0; rank < size(); ++rank) {
+    const Peer& peer = call.peers[rank];
+    if (rank == rank_ || !Needs(call, rank)) continue;
+    late[!peer.heard ? 0 : Misses(peer, 0) ? 1 : 2].push_back(rank);
+  }
+  constexpr const char* kWhy[] = {", which was not made by ", ", for data of ", ", for sums of "};
+  std::string text = absl::StrCat(RankName(rank_), " waited ", absl::FormatDuration(call.timeout),
+                                  " in ", CallName(number, call));
+  int culprit = -1;
+  for (int kind = 0; kind < 3 && culprit < 0; ++kind) {
+    if (late[kind].empty()) continue;
+    culprit = late[kind].front();
+    absl::StrAppend(&text, kWhy[kind],
+                    absl::StrJoin(late[kind], ", ", [this](std::string* out, int rank) {
+                      out->append(RankName(rank));
+                    }));
+  }
+  if (culprit < 0) text.append(", and did not finish its own part");
+  return WithRemedy(OfGroup(absl::StatusCode::kDeadlineExceeded, text, culprit),
+                    "see why it is late, raise the timeout, or build the group again without it");
+}
+
+}  // namespace psd::services

@@ -1,0 +1,86 @@
+#pragma once
+
+// One rank's record of the tensors that pairs of ranks send each other: which sends and receives
+// have met. Pure, as GroupLedger.
+//
+// The sends from one rank to another, and the receives there, are numbered from 0 in the order in
+// which they are made; those of the same number meet. A receive asks the sender, which answers when
+// it makes its send. So a tensor travels only when both ranks are ready for it.
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace psd::services {
+
+// Thread-compatible.
+class TransferLedger {
+ public:
+  // The other rank and the number of the send or receive.
+  using Key = std::pair<int, uint64_t>;
+  // The most sends, and the most receives, that may wait at once, and the most questions of one
+  // other rank.
+  static constexpr size_t kMostWaiting = 1024;
+
+  // `group` and `members` are for errors.
+  TransferLedger(std::string group, std::vector<std::string> members, int rank);
+
+  // This rank makes its next send to `to`. Returns its number; `*give` says whether it has been
+  // asked for, and is to be given now.
+  // Errors: INVALID_ARGUMENT (no such other rank), RESOURCE_EXHAUSTED: nothing was sent.
+  // FAILED_PRECONDITION: the two ranks differ in the label, so the group is to fail.
+  absl::StatusOr<uint64_t> Send(int to, const std::string& label, absl::Time now,
+                                absl::Duration timeout, bool* give);
+  // This rank makes its next receive from `from`, and is to ask for it. Returns its number.
+  // Errors: INVALID_ARGUMENT, RESOURCE_EXHAUSTED, as Send.
+  absl::StatusOr<uint64_t> Receive(int from, const std::string& label, absl::Time now,
+                                   absl::Duration timeout);
+  // `from` asks for a send. Returns whether it is to be given now. Errors: FAILED_PRECONDITION, as
+  // Send; INVALID_ARGUMENT for what an honest rank never asks.
+  absl::StatusOr<bool> Asked(int from, uint64_t number, const std::string& label);
+  // The tensor of a receive has come.
+  void Got(int from, uint64_t number) { receives_.erase({from, number}); }
+  // `rank` has left. Returns an error if a send to it or a receive from it waits.
+  absl::Status Left(int rank) const;
+
+  // Puts off the deadlines before `until`, once for each send and receive.
+  void Extend(absl::Time until);
+
+  // The earliest deadline of what waits; InfiniteFuture if nothing does.
+  absl::Time NextDeadline() const;
+  // Returns DEADLINE_EXCEEDED naming the other rank if something has waited too long.
+  absl::Status Expire(absl::Time now) const;
+
+ private:
+  struct Waiting {
+    std::string label;
+    absl::Duration timeout;
+    absl::Time deadline;
+    bool put_off = false;
+  };
+  using AllWaiting = std::map<Key, Waiting>;
+
+  absl::Status CheckRoom(const char* what, int other, const std::string& label,
+                         const AllWaiting& waiting) const;
+  absl::Status CheckLabels(const Key& key, const std::string& sent,
+                           const std::string& received) const;
+  std::string RankName(int rank) const;
+  absl::Status OfGroup(absl::StatusCode code, const std::string& text, int culprit,
+                       const std::string& remedy) const;
+
+  const std::string group_;
+  const std::vector<std::string> members_;
+  const int rank_;
+  std::vector<uint64_t> next_send_, next_receive_;  // by rank
+  AllWaiting sends_, receives_;
+  std::map<Key, std::string> asked_;  // the labels of receives that came before the send
+};
+
+}  // namespace psd::services

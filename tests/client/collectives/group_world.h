@@ -1,0 +1,84 @@
+#pragma once
+
+// A registrar and the ranks of a group in one process, over real connections.
+
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "client/collectives/group.h"
+#include "client/psd.h"
+#include "core/base/log.h"
+#include "gtest/gtest.h"
+#include "server/daemon/config.h"
+#include "server/daemon/server.h"
+#include "tests/client/test_world.h"
+
+namespace psd {
+
+// Calls f(0) … f(count - 1) at the same time, each on a thread of its own.
+inline void InParallel(int count, const std::function<void(int)>& f) {
+  std::vector<std::thread> threads;
+  for (int i = 0; i < count; ++i) threads.emplace_back([&f, i] { f(i); });
+  for (std::thread& thread : threads) thread.join();
+}
+
+inline bool SameBits(const Tensor& a, const Tensor& b) {
+  return a.dtype() == b.dtype() && a.shape() == b.shape() &&
+         std::memcmp(a.raw_data(), b.raw_data(), a.NumBytes()) == 0;
+}
+
+// A daemon that is the registrar, and trainers t0, t1, … that listen.
+class GroupWorld {
+ public:
+  explicit GroupWorld(int trainers, bool shared_memory = true) : shared_memory_(shared_memory) {
+    server::DaemonConfig config;
+    config.name = "owner0";
+    config.listen = "127.0.0.1:0";
+    daemon_ = Must(server::Server::Create(config, {}, NewNullLogger()));
+    address_ = Must(daemon_->Start());
+    for (int i = 0; i < trainers; ++i) Add();
+  }
+
+  WorkerOptions Options(const std::string& name) const {
+    WorkerOptions options;
+    options.name = name;
+    options.owners = {{"owner0", address_}};
+    options.listen = "127.0.0.1:0";
+    options.shared_memory = shared_memory_;
+    options.logger = NewNullLogger();
+    return options;
+  }
+  Worker& Add() {
+    workers.push_back(Must(Worker::Start(Options(absl::StrCat("t", workers.size())))));
+    return *workers.back();
+  }
+  std::vector<std::string> Names() const {
+    std::vector<std::string> names;
+    for (const auto& worker : workers) names.push_back(worker->name());
+    return names;
+  }
+
+  // All trainers join a group, with t0 as rank 0 and so on.
+  std::vector<std::shared_ptr<Group>> JoinAll(const std::string& name, GroupOptions options = {}) {
+    options.members = Names();
+    std::vector<std::shared_ptr<Group>> groups(workers.size());
+    InParallel(static_cast<int>(workers.size()),
+               [&](int i) { groups[i] = Must(Group::Join(*workers[i], name, options)); });
+    return groups;
+  }
+
+  std::vector<std::unique_ptr<Worker>> workers;
+
+ private:
+  const bool shared_memory_;
+  std::unique_ptr<server::Server> daemon_;
+  std::string address_;
+};
+
+}  // namespace psd

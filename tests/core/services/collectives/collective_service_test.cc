@@ -1,0 +1,144 @@
+// What a worker answers to messages of groups that it is not in, of strangers, and of ranks that
+// break the protocol.
+
+#include "core/services/collectives/collective_service.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "core/base/buffer.h"
+#include "core/base/status.h"
+#include "core/rpc/declared_method.h"
+#include "core/rpc/message_io.h"
+#include "core/rpc/rpc_agent.h"
+#include "core/runtime/runtime.h"
+#include "core/services/collectives/collective_codec.h"
+#include "core/services/collectives/collective_group.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "proto/psd/v1/collective.pb.h"
+#include "tests/client/test_world.h"
+
+namespace psd::services {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr uint64_t kGeneration = 7;
+
+CollectiveCall AllReduce(int64_t elements) {
+  CollectiveCall call;
+  call.operation = Operation::kAllReduce;
+  call.reduction = Reduction::kSum;
+  call.form = TensorForm{DType::kF32, {elements}};
+  return call;
+}
+
+// Worker a is rank 0 of a group; what b, rank 1, sends is made up by the test; c is a stranger.
+class CollectiveServiceTest : public ::testing::Test {
+ protected:
+  CollectiveServiceTest() : a_("a"), b_("b"), c_("c") {
+    for (TestOwner* other : {&b_, &c_}) {
+      other->runtime().agent().AddPeer("a", a_.address().address);
+      Must(other->runtime().agent().Connect("a", {}).Wait());
+    }
+    GroupMembers members;
+    members.name = "ranks";
+    members.generation = kGeneration;
+    members.workers = {{"a", a_.runtime().incarnation()}, {"b", b_.runtime().incarnation()}};
+    group_ = Must(a_.runtime().collectives().Make(members));
+    members.rank = 1;
+    other_ = Must(b_.runtime().collectives().Make(std::move(members)));
+  }
+
+  template <typename Message>
+  absl::Status Send(TestOwner& from, const rpc::Declared<Message, Unit>& method,
+                    const Message& message, const std::string& data = "") {
+    rpc::Request request;
+    request.payload = rpc::PlainPayload(message);
+    if (!data.empty()) request.payload.buffers.push_back(Buffer::FromString(data));
+    return rpc::Ask(from.runtime().agent(), method, {"a"}, std::move(request), {}).Wait().status();
+  }
+  static v1::CollectiveEnter Enter(uint64_t number, const CollectiveCall& call) {
+    v1::CollectiveEnter message;
+    message.set_generation(kGeneration);
+    message.set_number(number);
+    EncodeCall(call, *message.mutable_call());
+    return message;
+  }
+  static v1::CollectivePiece Piece(uint64_t number, uint32_t phase, uint32_t index) {
+    v1::CollectivePiece message;
+    message.set_generation(kGeneration);
+    message.set_number(number);
+    message.set_phase(phase);
+    message.set_index(index);
+    return message;
+  }
+
+  TestOwner a_, b_, c_;
+  std::shared_ptr<CollectiveGroup> group_;
+  std::shared_ptr<CollectiveGroup> other_;  // only takes what a sends
+};
+
+TEST_F(CollectiveServiceTest, AnotherGenerationIsFenced) {
+  v1::CollectiveEnter message = Enter(0, AllReduce(1));
+  message.set_generation(kGeneration + 1);
+  const absl::Status refused = Send(b_, kEnterCall, message, "0123");
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("a is not in generation"));
+  // So is this one, once the group is gone.
+  group_.reset();
+  EXPECT_TRUE(absl::IsFailedPrecondition(Send(b_, kEnterCall, Enter(0, AllReduce(1)), "0123")));
+}
+
+TEST_F(CollectiveServiceTest, StrangersAreRefused) {
+  EXPECT_TRUE(absl::IsPermissionDenied(Send(c_, kEnterCall, Enter(0, AllReduce(1)), "0123")));
+  EXPECT_TRUE(absl::IsPermissionDenied(Send(c_, kSendPiece, Piece(0, 0, 0), "0123")));
+  EXPECT_TRUE(absl::IsPermissionDenied(Send(a_, kEnterCall, Enter(0, AllReduce(1)), "0123")))
+      << "a rank does not send to itself";
+  EXPECT_TRUE(group_->failure().ok());
+}
+
+TEST_F(CollectiveServiceTest, WrongMessagesOfARankAreRefusedAndTheGroupGoesOn) {
+  const auto refused = [](const absl::Status& status) { return absl::IsInvalidArgument(status); };
+  CollectiveCall large;  // to which only b brings data
+  large.operation = Operation::kGather;
+  large.form = TensorForm{DType::kF32, {100'000}};
+  EXPECT_TRUE(refused(Send(b_, kEnterCall, Enter(0, AllReduce(1)), "012"))) << "not a float";
+  EXPECT_TRUE(refused(Send(b_, kEnterCall, Enter(0, AllReduce(1))))) << "without its data";
+  EXPECT_TRUE(refused(Send(b_, kEnterCall, Enter(0, large), "0123"))) << "too early";
+  EXPECT_TRUE(refused(Send(b_, kEnterCall, Enter(1000, AllReduce(1)), "0123"))) << "too far ahead";
+  CollectiveCall unknown = AllReduce(1);
+  unknown.operation = static_cast<Operation>(99);
+  EXPECT_TRUE(refused(Send(b_, kEnterCall, Enter(0, unknown), "0123")));
+  EXPECT_TRUE(refused(Send(b_, kSendPiece, Piece(0, 0, 0), "0123"))) << "nobody has made the call";
+
+  const Tensor ones = Must(Tensor::Full({100'000}, DType::kF32, 1));
+  const auto gathered = group_->Start(large, {ones}, absl::Seconds(60));
+  EXPECT_TRUE(refused(Send(b_, kSendPiece, Piece(0, 0, 0), "0123"))) << "not made by this rank";
+  EXPECT_TRUE(Send(b_, kEnterCall, Enter(0, large)).ok());
+  EXPECT_TRUE(refused(Send(b_, kEnterCall, Enter(0, large)))) << "twice";
+  EXPECT_TRUE(refused(Send(b_, kSendPiece, Piece(0, 0, 0), "0123"))) << "of another size";
+  EXPECT_TRUE(refused(Send(b_, kSendPiece, Piece(0, 2, 0), "0123")));
+  EXPECT_TRUE(refused(Send(b_, kSendPiece, Piece(0, 0, 99), "0123")));
+  EXPECT_FALSE(gathered.IsReady());
+  EXPECT_TRUE(group_->failure().ok());
+  EXPECT_TRUE(Send(b_, kSendPiece, Piece(0, 0, 0), std::string(400'000, '\0')).ok());
+  EXPECT_EQ(Must(gathered.Wait()).size(), 2u);
+}
+
+TEST_F(CollectiveServiceTest, AfterTheWorkersEndNoGroupIsMade) {
+  a_.runtime().Shutdown(absl::ZeroDuration());
+  GroupMembers members = group_->members();
+  EXPECT_TRUE(
+      absl::IsFailedPrecondition(a_.runtime().collectives().Make(std::move(members)).status()));
+  EXPECT_TRUE(absl::IsFailedPrecondition(
+      group_->Start(CollectiveCall(), {}, absl::Seconds(1)).Wait().status()));
+}
+
+}  // namespace
+}  // namespace psd::services
