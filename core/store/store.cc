@@ -177,22 +177,24 @@ Future<EntryPtr> Store::GetOrCreate(Changing, const std::string& name, const Cre
   const absl::StatusOr<std::shared_ptr<MemoryAccount>> place = MemoryOn(options.device);
   if (!place.ok()) return Future<EntryPtr>::Ready(Annotate(place.status(), name));
   Promise<EntryPtr> promise;
+  absl::StatusOr<EntryPtr> known = EntryPtr();  // null: this thread makes the value
   {
     MutexLock lock(mutex_);
     if (auto found = names_.find(name); found != names_.end()) {
+      known = found->second.entry;
       absl::Status agrees = CheckCreation(name, found->second.creation, options.creation);
-      if (!agrees.ok()) return Future<EntryPtr>::Ready(agrees);
-      return Future<EntryPtr>::Ready(found->second.entry);
+      if (!agrees.ok()) known = std::move(agrees);
+    } else if (auto begun = creations_.find(name); begun != creations_.end()) {
+      absl::Status agrees = CheckCreation(name, begun->second.fingerprint, options.creation);
+      if (agrees.ok()) return begun->second.promise.future();
+      known = std::move(agrees);
+    } else if (absl::Status room = CheckRoom(); !room.ok()) {
+      known = std::move(room);
+    } else {
+      creations_.emplace(name, Creation{options.creation, promise});
     }
-    if (auto found = creations_.find(name); found != creations_.end()) {
-      absl::Status agrees = CheckCreation(name, found->second.fingerprint, options.creation);
-      if (!agrees.ok()) return Future<EntryPtr>::Ready(agrees);
-      return found->second.promise.future();
-    }
-    absl::Status room = CheckRoom();
-    if (!room.ok()) return Future<EntryPtr>::Ready(room);
-    creations_.emplace(name, Creation{options.creation, promise});
   }
+  if (!known.ok() || *known != nullptr) return Future<EntryPtr>::Ready(std::move(known));
   const auto make = [&]() -> absl::StatusOr<EntryPtr> {
     PSD_ASSIGN_OR_RETURN(Value value, create());
     PSD_ASSIGN_OR_RETURN(EntryPtr entry, NewEntry(options.id.IsNone() ? NewId() : options.id, name,

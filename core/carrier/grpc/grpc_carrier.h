@@ -36,7 +36,8 @@ class GrpcCarrier : public Carrier {
 
   const std::shared_ptr<GrpcCore> core_;  // shared with the links
   // Held during all of Listen and Shutdown.
-  // before: ConnectionListener, GrpcCore, GrpcLink::send_mutex_, GrpcStream, Poller
+  // before: ConnectionListener, GrpcCore, GrpcLink::send_mutex_, GrpcStream, Poller, TimerQueue,
+  // UnheardConnections
   Mutex mutex_;
   std::unique_ptr<Listener> listener_ PSD_GUARDED_BY(mutex_);
   bool listened_ PSD_GUARDED_BY(mutex_) = false;
