@@ -124,7 +124,7 @@ absl::Status Rows::ReadElements(size_t offset, std::byte* to, size_t bytes) cons
   return CopyBytes(nullptr, to, device(), table_.address() + offset, bytes);
 }
 
-absl::Status Rows::WriteThere(absl::Span<const int64_t> ids, const std::byte* next) {
+absl::Status Rows::WriteFromHost(absl::Span<const int64_t> ids, const std::byte* next) {
   if (ids.empty()) return absl::OkStatus();
   const auto count = static_cast<int64_t>(ids.size());
   PSD_ASSIGN_OR_RETURN(Tensor rows, Tensor::Empty(Shape{count, shape()[1]}, dtype()));
@@ -133,7 +133,7 @@ absl::Status Rows::WriteThere(absl::Span<const int64_t> ids, const std::byte* ne
 }
 
 absl::Status Rows::Write(Changing, absl::Span<const int64_t> ids, const std::byte* next) {
-  if (!table_.OnHost()) return WriteThere(ids, next);
+  if (!table_.OnHost()) return WriteFromHost(ids, next);
   const size_t bytes = row_bytes();
   for (size_t i = 0; i < ids.size(); ++i) {
     Stripe& stripe = stripes_[static_cast<size_t>(ids[i]) % kStripes];

@@ -25,6 +25,7 @@
 #include "core/store/changing.h"
 #include "core/store/value.h"
 #include "core/tensor/dtype.h"
+#include "core/tensor/ops/gather.h"
 #include "core/tensor/shape.h"
 #include "core/tensor/tensor.h"
 
@@ -72,6 +73,11 @@ class Rows : public Object {
   // ids are in range and no two are equal.
   // Errors: those of the device, and RESOURCE_EXHAUSTED there; on the host none.
   absl::Status Write(Changing, absl::Span<const int64_t> ids, const std::byte* next);
+  // The same for `ids` and packed `rows` on the table's device, which may still be at work when
+  // this returns. Allocates nothing and cannot fail. Requires: the table is on a device.
+  void WriteThere(Changing, const Tensor& ids, const Tensor& rows) {
+    ops::ScatterRowsThere(table_, ids, rows);
+  }
   // Replaces all rows as one update. Returns the new version.
   // Errors: INVALID_ARGUMENT for another shape or dtype; RESOURCE_EXHAUSTED.
   absl::StatusOr<uint64_t> Assign(Changing, const Tensor& elements);
@@ -84,7 +90,8 @@ class Rows : public Object {
 
   Rows(Tensor elements, bool requires_grad, std::shared_ptr<Allocator> memory)
       : table_(std::move(elements)), requires_grad_(requires_grad), memory_(std::move(memory)) {}
-  absl::Status WriteThere(absl::Span<const int64_t> ids, const std::byte* next);
+  // Replaces rows of a table on a device by rows on the host.
+  absl::Status WriteFromHost(absl::Span<const int64_t> ids, const std::byte* next);
   size_t row_bytes() const { return width() * ItemSize(dtype()); }
   void ReadRow(int64_t id, std::byte* out) const;
 

@@ -321,7 +321,7 @@ absl::Status OwnerOptimizer::RunKernels(store::Changing changing, const StepChan
   const absl::Status there = RunKernelsWhere(changing, change, writes, /*on_devices=*/true);
   if (there.ok()) return RunKernelsWhere(changing, change, writes, /*on_devices=*/false);
   for (size_t i = 0; i < indices.size(); ++i)
-    table_[indices[i]].set_steps(changing, steps_before[i]);
+    table_[indices[i]].AbandonStep(changing, steps_before[i]);
   return there;
 }
 
@@ -333,6 +333,11 @@ absl::Status OwnerOptimizer::RunKernelsWhere(store::Changing changing, const Ste
   common.gradient_scale = change.terms.gradient_scale;
   common.gradient_limit = change.terms.gradient_limit;
   StepSweep sweep(change.functions, plan.indices.size());
+  struct Alone {  // a parameter that the sweep does not step
+    size_t number;
+    StepArrays arrays;
+  };
+  std::vector<Alone> alone;
   auto write = writes.begin();
   for (size_t i = 0; i < plan.indices.size(); ++i) {
     const size_t index = plan.indices[i];
@@ -350,9 +355,14 @@ absl::Status OwnerOptimizer::RunKernelsWhere(store::Changing changing, const Ste
     if (begun) {
       sweep.Add(parameter.group(), arrays);
     } else {
-      const FunctionalOptimizer& function = *change.functions[parameter.group()];
-      PSD_RETURN_IF_ERROR(parameter.Apply(changing, function, plan.gradients[i], arrays));
+      alone.push_back({i, arrays});
     }
+  }
+  for (const Alone& each : alone) {
+    SteppedParameter& parameter = table_[plan.indices[each.number]];
+    const FunctionalOptimizer& function = *change.functions[parameter.group()];
+    PSD_RETURN_IF_ERROR(
+        parameter.Apply(changing, function, plan.gradients[each.number], each.arrays));
   }
   return sweep.Run(helpers_);
 }

@@ -216,13 +216,8 @@ absl::Status DenseParameter::Round(ParameterGradient& sum) const {
   return absl::OkStatus();
 }
 
-absl::Status DenseParameter::Apply(store::Changing changing, const FunctionalOptimizer& function,
+absl::Status DenseParameter::Apply(store::Changing, const FunctionalOptimizer& function,
                                    const ParameterGradient& gradient, StepArrays arrays) {
-  PSD_ASSIGN_OR_RETURN(const bool begun, BeginStep(changing, gradient, arrays));
-  if (begun) {
-    function.Apply(arrays);
-    return device_ == nullptr ? absl::OkStatus() : device_->Synchronize();
-  }
   Begin(arrays);
   ApplySparse(*function.rows(), *gradient.rows, arrays);
   return absl::OkStatus();

@@ -58,8 +58,9 @@ struct StateArray {
   Device* device = nullptr;  // null for the host
 };
 
-// A parameter with its state. Apply, BeginStep, StateReplaced, steps and set_steps require the
-// write claims of the optimizer and of the parameter. All other functions are thread-safe.
+// A parameter with its state. BeginStep, Apply, AbandonStep, StateReplaced, steps and set_steps
+// require the write claims of the optimizer and of the parameter. All other functions are
+// thread-safe.
 class SteppedParameter {
  public:
   SteppedParameter(store::EntryPtr entry, size_t group) : entry_(std::move(entry)), group_(group) {}
@@ -106,19 +107,21 @@ class SteppedParameter {
   // more than the gradient has. Requires the claims that Apply requires.
   virtual int64_t StepElements(const ParameterGradient& gradient) const = 0;
 
-  // Applies one step with a prepared gradient. The caller has set in `arrays` what the whole step
+  // Begins one step with a prepared gradient. The caller has set in `arrays` what the whole step
   // has in common (scale and limit of the gradient) and, for a parameter with versions, the version
-  // to read and the one to write. Errors: those of the device; on the host none.
+  // to read and the one to write. If the caller is to run the kernel, this puts the gradient where
+  // the parameter lives, completes `arrays` and returns true; the caller then passes them, with
+  // those of other parameters, to FunctionalOptimizer::ApplyAll. If it returns false, the caller
+  // calls Apply. All that the step allocates is allocated here, and nothing that a reader can see
+  // is written. Errors: RESOURCE_EXHAUSTED and those of the device; on the host none.
+  virtual absl::StatusOr<bool> BeginStep(store::Changing, const ParameterGradient& gradient,
+                                         StepArrays& arrays) = 0;
+  // Applies the step that BeginStep has begun and left to this function, with the same arguments.
+  // Errors: those of the device; on the host none.
   virtual absl::Status Apply(store::Changing, const FunctionalOptimizer& function,
                              const ParameterGradient& gradient, StepArrays arrays) = 0;
-  // Begins a step whose kernel the caller runs: puts the gradient where the parameter lives,
-  // completes `arrays` and returns true. The caller then passes them, with those of other
-  // parameters, to FunctionalOptimizer::ApplyAll. Returns false and does nothing if this step needs
-  // Apply. Errors: as for Apply.
-  virtual absl::StatusOr<bool> BeginStep(store::Changing, const ParameterGradient& /*gradient*/,
-                                         StepArrays& /*arrays*/) {
-    return false;
-  }
+  // Ends a step that may have begun and was not applied. `steps` is the count from before it.
+  virtual void AbandonStep(store::Changing changing, int64_t steps) { set_steps(changing, steps); }
 
   // The number of steps so far that had a gradient for this parameter.
   int64_t steps() const { return steps_; }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -47,9 +48,11 @@ kernels::RowGroups WithIds(const kernels::RowGroups& groups, const std::vector<i
 
 class SteppedRows : public SteppedParameter {
  public:
-  SteppedRows(store::EntryPtr entry, size_t group, std::shared_ptr<store::Rows> rows)
+  SteppedRows(store::EntryPtr entry, size_t group, std::shared_ptr<store::Rows> rows,
+              const RowOptimizer& function)
       : SteppedParameter(std::move(entry), group),
         rows_(std::move(rows)),
+        moves_without_gradient_(function.MovesWithoutGradient()),
         batches_(rows_->width() * ItemSize(rows_->dtype())) {}
 
   absl::Status Init(const RowOptimizer& function, MemoryAccount& memory);
@@ -71,8 +74,14 @@ class SteppedRows : public SteppedParameter {
     return gradient.rows->entries.values().NumElements() +
            static_cast<int64_t>(touched_.size() * rows_->width());
   }
+  absl::StatusOr<bool> BeginStep(store::Changing, const ParameterGradient& gradient,
+                                 StepArrays& arrays) override;
   absl::Status Apply(store::Changing changing, const FunctionalOptimizer& function,
                      const ParameterGradient& gradient, StepArrays arrays) override;
+  void AbandonStep(store::Changing changing, int64_t steps) override {
+    SteppedParameter::AbandonStep(changing, steps);
+    staged_.reset();
+  }
   absl::Status StateReplaced() override;
   std::vector<StateArray> state() const override { return StateArrays(blocks_); }
 
@@ -80,17 +89,20 @@ class SteppedRows : public SteppedParameter {
   // Steps the rows of `groups`. `all` has everything except the rows and their state.
   absl::Status Step(store::Changing changing, const RowOptimizer& function,
                     const kernels::RowGroups& groups, RowArrays all);
-  // The same for a table on a device.
+  // The same for a table on a device, whose rows are staged.
   absl::Status StepThere(store::Changing changing, const RowOptimizer& function,
-                         const kernels::RowGroups& groups, RowArrays all);
+                         const kernels::RowGroups& groups, RowArrays all, StagedRows staged);
 
   const std::shared_ptr<store::Rows> rows_;  // shared with the entry
+  const bool moves_without_gradient_;        // whether a step also moves rows without a gradient
   RowBatches batches_;
   std::vector<StateBlock> blocks_;
   std::vector<std::byte*> state_;  // the blocks' data
   // Rows that had a gradient in some step, ascending. Needed for optimizers that move such rows in
   // every later step too.
   std::vector<int64_t> touched_;
+  // The rows of a step that has begun and is not applied yet. Used for a table on a device only.
+  std::optional<StagedRows> staged_;
 };
 
 absl::Status SteppedRows::Init(const RowOptimizer& function, MemoryAccount& memory) {
@@ -159,9 +171,20 @@ absl::StatusOr<ParameterGradient> SteppedRows::Sum(const ParameterGradient& a,
   return sum;
 }
 
+absl::StatusOr<bool> SteppedRows::BeginStep(store::Changing, const ParameterGradient& gradient,
+                                            StepArrays& /*arrays*/) {
+  if (rows_->device() == nullptr) return false;
+  const kernels::RowGroups& groups = gradient.rows->groups;
+  if (moves_without_gradient_) {
+    PSD_ASSIGN_OR_RETURN(staged_, StagedRows::Read(*rows_, blocks_, WithIds(groups, touched_).ids));
+  } else {
+    PSD_ASSIGN_OR_RETURN(staged_, StagedRows::Read(*rows_, blocks_, groups.ids));
+  }
+  return false;
+}
+
 absl::Status SteppedRows::Apply(store::Changing changing, const FunctionalOptimizer& function,
                                 const ParameterGradient& gradient, StepArrays arrays) {
-  const RowOptimizer& rows = *function.rows();
   RowArrays all;
   all.width = rows_->width();
   all.gradients = gradient.rows->entries.values().raw_data();
@@ -169,7 +192,8 @@ absl::Status SteppedRows::Apply(store::Changing changing, const FunctionalOptimi
   all.step = NextStep();
   all.gradient_scale = arrays.gradient_scale;
   all.gradient_limit = arrays.gradient_limit;
-  if (rows.MovesWithoutGradient()) {
+  const RowOptimizer& rows = *function.rows();
+  if (moves_without_gradient_) {
     kernels::RowGroups groups = WithIds(gradient.rows->groups, touched_);
     PSD_RETURN_IF_ERROR(Step(changing, rows, groups, all));
     touched_ = std::move(groups.ids);
@@ -182,7 +206,8 @@ absl::Status SteppedRows::Apply(store::Changing changing, const FunctionalOptimi
 
 absl::Status SteppedRows::Step(store::Changing changing, const RowOptimizer& function,
                                const kernels::RowGroups& groups, RowArrays all) {
-  if (rows_->device() != nullptr) return StepThere(changing, function, groups, all);
+  if (rows_->device() != nullptr)
+    return StepThere(changing, function, groups, all, *std::exchange(staged_, std::nullopt));
   all.table = rows_->elements();
   all.state = absl::MakeConstSpan(state_);
   absl::Status written;
@@ -193,8 +218,8 @@ absl::Status SteppedRows::Step(store::Changing changing, const RowOptimizer& fun
 }
 
 absl::Status SteppedRows::StepThere(store::Changing changing, const RowOptimizer& function,
-                                    const kernels::RowGroups& groups, RowArrays all) {
-  PSD_ASSIGN_OR_RETURN(StagedRows staged, StagedRows::Read(*rows_, blocks_, groups.ids));
+                                    const kernels::RowGroups& groups, RowArrays all,
+                                    StagedRows staged) {
   all.table = staged.rows();
   all.state = staged.state();
   kernels::RowGroups numbered = groups;  // a staged row has its number in the step as id
@@ -205,9 +230,7 @@ absl::Status SteppedRows::StepThere(store::Changing changing, const RowOptimizer
   batches_.Step(function, numbered, all, [&](absl::Span<const int64_t> ids, const std::byte* rows) {
     next.insert(next.end(), rows, rows + ids.size() * row_bytes);
   });
-  PSD_RETURN_IF_ERROR(staged.WriteState());
-  PSD_RETURN_IF_ERROR(rows_->Write(changing, groups.ids, next.data()));
-  return rows_->device()->Synchronize();
+  return staged.Write(changing, *rows_, next.data());
 }
 
 }  // namespace
@@ -233,7 +256,8 @@ absl::StatusOr<std::unique_ptr<SteppedParameter>> NewSteppedRows(
     store::EntryPtr entry, size_t group, const FunctionalOptimizer& function,
     MemoryAccount& memory) {
   std::shared_ptr<store::Rows> rows = store::AsRows(entry->value);
-  auto parameter = std::make_unique<SteppedRows>(std::move(entry), group, std::move(rows));
+  auto parameter =
+      std::make_unique<SteppedRows>(std::move(entry), group, std::move(rows), *function.rows());
   PSD_RETURN_IF_ERROR(parameter->Init(*function.rows(), memory));
   return std::unique_ptr<SteppedParameter>(std::move(parameter));
 }

@@ -1,5 +1,7 @@
 #include "core/tensor/ops/gather.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "core/base/device.h"
 #include "core/base/status.h"
@@ -13,6 +15,11 @@ namespace {
 absl::StatusOr<Tensor> Beside(const Tensor& table, const Tensor& x) {
   if (AreTogether(table, x)) return x.Contiguous();
   return table.OnHost() ? x.ToHost() : x.Clone(&table.device()->memory());
+}
+
+// The size of one row; 0 for a table without rows.
+size_t RowBytes(const Tensor& table) {
+  return table.NumBytes() / static_cast<size_t>(std::max<int64_t>(1, table.shape()[0]));
 }
 
 }  // namespace
@@ -60,19 +67,26 @@ absl::Status ScatterRows(Tensor& table, const Tensor& ids, const Tensor& rows) {
   PSD_RETURN_IF_ERROR(CheckDefined(kScatterRows.name, table));
   PSD_CHECK(table.rank() > 0 && table.IsContiguous(), "rows are scattered into a dense table");
   PSD_RETURN_IF_ERROR(CheckRowIds(ids, table.shape()[0]));
-  const size_t row_bytes = table.NumBytes() / static_cast<size_t>(table.shape()[0]);
   const size_t count = static_cast<size_t>(ids.NumElements());
-  if (rows.dtype() != table.dtype() || rows.NumBytes() != count * row_bytes) {
+  if (rows.dtype() != table.dtype() || rows.NumBytes() != count * RowBytes(table)) {
     return absl::InvalidArgumentError(absl::StrCat("ScatterRows: ", rows.ToString(), " is not ",
                                                    count, " rows of ", table.ToString()));
   }
-  if (count == 0) return absl::OkStatus();
-  PSD_ASSIGN_OR_RETURN(ScatterRowsKernel* const kernel, KernelFor(kScatterRows, table));
+  PSD_RETURN_IF_ERROR(KernelFor(kScatterRows, table).status());
   PSD_ASSIGN_OR_RETURN(const Tensor numbers, Beside(table, ids));
   PSD_ASSIGN_OR_RETURN(const Tensor packed, Beside(table, rows));
-  kernel(table.device(), table.mutable_address(), row_bytes,
-         reinterpret_cast<const int64_t*>(numbers.address()), count, packed.address());
+  ScatterRowsThere(table, numbers, packed);
   return absl::OkStatus();
+}
+
+void ScatterRowsThere(Tensor& table, const Tensor& ids, const Tensor& rows) {
+  const absl::StatusOr<ScatterRowsKernel*> kernel = KernelFor(kScatterRows, table);
+  PSD_CHECK(kernel.ok() && AreTogether(table, ids) && AreTogether(table, rows),
+            "rows are scattered by the device that has them");
+  if (ids.NumElements() == 0) return;
+  (*kernel)(table.device(), table.mutable_address(), RowBytes(table),
+            reinterpret_cast<const int64_t*>(ids.address()), static_cast<size_t>(ids.NumElements()),
+            rows.address());
 }
 
 }  // namespace psd::ops
