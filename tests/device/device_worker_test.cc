@@ -274,6 +274,26 @@ TEST_F(DeviceWorkerTest, BackwardThroughAProgramThereIsRefused) {
               AllOf(HasSubstr("ReluGradient"), HasSubstr("apart:0"), HasSubstr("cpu")));
 }
 
+TEST_F(DeviceWorkerTest, AStepAfterALookUpOfNoRowsChangesNothing) {
+  CreateOptions there = On("apart:0");
+  there.rows = true;
+  const RRef table =
+      Must(trainer_->GetOrCreate("owner", "table", Uniform({4, 2}, -1, 1, 7), there));
+  const Tensor all = Tensor::Of<int64_t>({4}, {0, 1, 2, 3});
+  const auto rows = [&] {
+    return Elements(Must(trainer_->LookUpRows({{table, all}}))[0].tensor());
+  };
+  const auto before = rows();
+  auto optimizer = Must(DistributedOptimizer::Create(*trainer_, Adagrad{0.1}, {table}));
+  Context context = Must(trainer_->NewContext());
+  const Tensor none = *Tensor::Full({0}, DType::kI64, 0);
+  const Variable looked_up = Must(trainer_->LookUpRows({{table, none}}, context))[0];
+  ASSERT_TRUE(context.Backward({Sum(looked_up)}).ok());
+  const absl::Status stepped = optimizer->Step(context);
+  ASSERT_TRUE(stepped.ok()) << stepped;
+  EXPECT_EQ(rows(), before);
+}
+
 TEST_F(DeviceWorkerTest, ASparseGradientForADenseParameterThereIsRefused) {
   const RRef w = There("w", {4, 2});
   auto optimizer = Must(DistributedOptimizer::Create(*trainer_, Sgd{0.1}, {w}));

@@ -39,7 +39,7 @@ ARROWS = {
     "core/optim": OPTIM | {"kernels"},
     "core/checkpoint": CHECKPOINT,
     "core/change": CHANGE | {"kernels", "proto"},
-    "core/services": SERVICES | {"proto"},
+    "core/services": SERVICES | {"kernels", "proto"},
     "core/runtime": CORE,
     "server": CORE | {"proto"},
     "client": CORE,

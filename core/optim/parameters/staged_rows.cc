@@ -39,7 +39,8 @@ absl::Status StagedRows::Write(store::Changing changing, store::Rows& table,
                                const std::byte* next) {
   Device& device = *table.device();
   const auto send = [&device](Staged& rows, const std::byte* elements) {
-    return device.CopyIn(rows.there.mutable_address(), elements, rows.there.NumBytes());
+    // CopyBytes, because `elements` may be null if there are no rows.
+    return CopyBytes(&device, rows.there.mutable_address(), nullptr, elements, rows.there.NumBytes());
   };
   PSD_RETURN_IF_ERROR(send(rows_, next));
   for (Array& array : arrays_) PSD_RETURN_IF_ERROR(send(array.rows, array.rows.here.raw_data()));
