@@ -30,7 +30,7 @@ namespace {
 constexpr size_t kMaxNameBytes = 128;
 constexpr absl::Duration kPause = absl::Milliseconds(20);  // between two tries to build again
 
-// What a member tells the others when they first meet.
+// The description of itself that a member sends to the others when they first meet.
 struct Told {
   std::string name;
   Incarnation incarnation = 0;

@@ -22,8 +22,9 @@ class CallData {
  public:
   CallData(int ranks, int rank) : rank_(rank), received_(ranks) {}
 
-  // What a rank brings to a call: one tensor; for the root of a scatter one for each rank; none for
-  // a barrier, and where another rank is the root of a broadcast or scatter.
+  // A call and the tensors that this rank contributes to it. The root of a scatter contributes one
+  // tensor for each rank. A rank contributes none to a barrier, nor to a broadcast or scatter whose
+  // root is another rank. In all other cases it contributes one.
   struct Own {
     CollectiveCall call;
     std::vector<Tensor> inputs;

@@ -1,7 +1,7 @@
 #pragma once
 
-// What one rank of a group calls. All ranks of a group make the same calls in the same order; this
-// is what they compare.
+// The description of one call of a group's rank. All ranks of a group must make the same calls in
+// the same order. They compare these descriptions to find calls that differ.
 
 #include <cstdint>
 #include <optional>

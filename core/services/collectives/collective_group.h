@@ -56,7 +56,7 @@ class CollectiveGroup : public std::enable_shared_from_this<CollectiveGroup> {
     Executor& executor;
     TimerQueue& timers;
     const Clock& clock;
-    // Of results; null for ordinary process memory.
+    // The account for the memory of results; null if it is not charged.
     std::shared_ptr<MemoryAccount> memory;  // shared with the worker
   };
   using Tensors = std::vector<Tensor>;

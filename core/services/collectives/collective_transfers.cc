@@ -154,7 +154,7 @@ absl::Status CollectiveGroup::ServeTake(int from, const v1::CollectiveTake& requ
     Give(answer, *given);
     return absl::OkStatus();
   }
-  // Nobody waits for the answer any more once the group has failed at the other rank.
+  // The other rank cancels its request when its group fails, and needs no answer then.
   answer.call()->OnCancel([weak = weak_from_this(), key] {
     const auto self = weak.lock();
     if (self == nullptr) return;

@@ -51,7 +51,7 @@ TEST(BufferGroupsTest, DDP_04_AParameterLargerThanTheBufferGoesAloneAndAhead) {
 
 TEST(BufferGroupsTest, DDP_02_TheBufferIsNoLargerThanAllParametersFrozenOnesIncluded) {
   EXPECT_EQ(Positions(OfSizes({4, 6}), int64_t{1} << 40), (Groups{{0, 1}}));
-  // Of 10 elements 7 are frozen: 3 fit, and 4 would not, if these did not count.
+  // The frozen parameter is in no group.
   auto parameters = OfSizes({3, 7});
   parameters[1].requires_grad = false;
   EXPECT_EQ(Positions(parameters, 100), (Groups{{0}}));

@@ -1,5 +1,5 @@
-// What a worker answers to messages of groups that it is not in, of strangers, and of ranks that
-// break the protocol.
+// A worker's answers to messages of groups that it is not in, of strangers, and of ranks that break
+// the protocol.
 
 #include "core/services/collectives/collective_service.h"
 

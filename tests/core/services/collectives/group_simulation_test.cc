@@ -212,7 +212,7 @@ class Simulation {
     }
   }
 
-  // What the rank has sent so far comes first.
+  // The other ranks receive the rank's earlier messages before they see that it has left.
   void LeaveGroup(int rank) {
     ranks_[rank].left = true;
     while (!events_.empty()) {
