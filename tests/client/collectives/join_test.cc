@@ -200,13 +200,13 @@ TEST(JoinTest, WrongOptionsAreRefusedAtOnce) {
 
 TEST(JoinTest, AMemberThatLeavesTheJobWhileTheOthersJoinEndsTheWait) {
   GroupWorld world(2);
+  GroupOptions options;
+  options.members = world.Names();
+  options.join_timeout = absl::Seconds(2);
   std::thread leaves([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     world.workers[1].reset();
   });
-  GroupOptions options;
-  options.members = world.Names();
-  options.join_timeout = absl::Seconds(2);
   const absl::Status status = Group::Join(*world.workers[0], "ranks", options).status();
   leaves.join();
   EXPECT_TRUE(absl::IsUnavailable(status) || absl::IsNotFound(status)) << status;
