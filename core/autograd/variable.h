@@ -49,7 +49,8 @@ class Variable {
 
   // Whether gradients can be computed for this variable. False for invalid variables.
   bool requires_grad() const { return edge_.node != nullptr; }
-  // Whether no operation made it: a constant, a parameter, or a leaf of this process.
+  // Whether no operation made this variable: it is a constant, a parameter, or a leaf of this
+  // process.
   bool is_leaf() const;
   // The key under which a GradientSink gets the gradients of this leaf. No id (GlobalId::IsNone) if
   // this is not a leaf that requires grad.

@@ -98,7 +98,7 @@ class Buffer {
   // belongs to no block.
   const Block* block() const { return block_; }
   const MemoryPlace& place() const { return block_ == nullptr ? kHeapPlace : block_->place(); }
-  // Where the bytes start in their segment. 0 for bytes in no segment.
+  // The offset of the bytes in their segment. 0 if they are in no segment.
   size_t segment_offset() const {
     if (place().kind() != MemoryPlace::Kind::kSegment) return 0;
     return block_->offset() + static_cast<size_t>(data_ - block_->data());

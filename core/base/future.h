@@ -37,7 +37,7 @@ class FutureWait {
     MutexLock lock(mutex_);
     return ready_;
   }
-  // Sets how a thread that waits for this result helps meanwhile.
+  // Sets the helper by which a thread that waits for this result can receive it sooner.
   void SetHelper(std::weak_ptr<WaitHelper> helper) PSD_EXCLUDES(mutex_);
   std::weak_ptr<WaitHelper> helper() const PSD_EXCLUDES(mutex_);
 
@@ -56,7 +56,8 @@ class FutureWait {
   bool ready_ PSD_GUARDED_BY(mutex_) = false;
 
  private:
-  // Helps a little if there is a helper, at most until then. Returns whether the result is there.
+  // Works with the helper, if there is one, until `until` at the latest. Returns whether the result
+  // is there.
   bool Help(absl::Time until) const PSD_EXCLUDES(mutex_);
 
   std::weak_ptr<WaitHelper> helper_ PSD_GUARDED_BY(mutex_);

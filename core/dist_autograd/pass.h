@@ -131,8 +131,8 @@ class Pass : public DistributedSink, public std::enable_shared_from_this<Pass> {
 
   // Not held while nodes run.
   mutable Mutex mutex_;                           // before: ContextState, GraphPass
-  GraphWalk walk_ PSD_GUARDED_BY(mutex_);         // of the mark phase
-  size_t marks_sent_ PSD_GUARDED_BY(mutex_) = 0;  // of walk_.receives(): those that were asked for
+  GraphWalk walk_ PSD_GUARDED_BY(mutex_);         // used by the mark phase
+  size_t marks_sent_ PSD_GUARDED_BY(mutex_) = 0;  // how many of walk_.receives() were asked for
   absl::flat_hash_set<GlobalId> marked_ PSD_GUARDED_BY(mutex_);
   Sends marked_sends_ PSD_GUARDED_BY(mutex_);
 

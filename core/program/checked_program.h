@@ -24,13 +24,13 @@ struct ProgramLimits {
   size_t max_instructions = 10'000;
   size_t max_inputs = 100'000;
   size_t max_outputs = 100'000;
-  size_t max_attributes = 64;                   // of one instruction
-  size_t max_attribute_items = 1'000'000;       // of all attributes of the program
-  int64_t max_result_bytes = int64_t{4} << 30;  // of one instruction's result
-  int64_t max_live_bytes = int64_t{16} << 30;   // of all results alive at once
+  size_t max_attributes = 64;                   // limit for one instruction
+  size_t max_attribute_items = 1'000'000;       // limit for all attributes of the program
+  int64_t max_result_bytes = int64_t{4} << 30;  // limit for one instruction's result
+  int64_t max_live_bytes = int64_t{16} << 30;   // limit for all results that are alive at once
 };
 
-// Names an instruction for messages, for example "instruction 3 (mul)".
+// Returns a name for an instruction for messages, for example "instruction 3 (mul)".
 std::string InstructionName(const Program& program, size_t number);
 
 // Checks that instruction `number` takes only values that come before its own.
@@ -38,7 +38,7 @@ std::string InstructionName(const Program& program, size_t number);
 absl::Status CheckInputs(const Program& program, size_t number);
 
 // A program that has passed all checks that are possible without its arguments, with the operators
-// that it calls. It remembers the sizes of one earlier run, and is immutable otherwise.
+// that it calls. It remembers the sizes of one earlier run, and is otherwise immutable.
 // Thread-safe. The operators' registry must outlive it.
 class CheckedProgram {
  public:
@@ -50,8 +50,8 @@ class CheckedProgram {
   const Program& program() const { return program_; }
   const OperatorSpec& OperatorOf(size_t instruction) const { return *operators_[instruction]; }
 
-  // Returns the sizes that Remember was given last, or null if they are for inputs of other shapes
-  // or dtypes.
+  // Returns the sizes that were last passed to Remember, or null if they are for inputs of other
+  // shapes or dtypes.
   std::shared_ptr<const ProgramSizes> SizesFor(absl::Span<const Variable> inputs) const;
   void Remember(std::shared_ptr<const ProgramSizes> sizes) const;
 

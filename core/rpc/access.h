@@ -98,7 +98,7 @@ class Access {
   // worker serves.
   void RefuseHosting();
   bool refuses_hosting() const { return refuses_hosting_; }
-  // Forgets all permissions, because an object has another name from now on, or none.
+  // Forgets all permissions. To be called when an object has lost or changed its name.
   void NameDropped() {
     if (asks_.load(std::memory_order_relaxed)) Forget();
   }

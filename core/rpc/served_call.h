@@ -57,7 +57,7 @@ struct KeptAnswer : Opaque {
 
 class ServedCall : public ServerCall {
  public:
-  // `header` is that of the request, decoded from `message`.
+  // `header` is the header of the request, decoded from `message`.
   ServedCall(std::shared_ptr<AgentCore> agent, Header header, carrier::Message message,
              absl::Time deadline);
   ~ServedCall() override;

@@ -107,7 +107,7 @@ class Tensor {
   // The device whose memory holds the elements; null for the host. It lives as long as the
   // elements.
   Device* device() const { return OnHost() ? nullptr : place().device(); }
-  // Where the elements live.
+  // The place of the elements.
   const MemoryPlace& place() const;
   int rank() const { return shape().rank(); }
   int64_t NumElements() const { return impl().num_elements; }
@@ -181,9 +181,9 @@ class Tensor {
   // Returns how many bytes of the tensor's small piece of memory are charged to an account
   // (MemoryScope). 0 if the elements are not a piece of their own, or are not charged.
   size_t SmallChargeBytes() const;
-  // Charges that piece to the account `to`, a SmallChargesId (core/base/small_charges.h), instead,
-  // for as long as it lives.
-  // Requires: SmallChargeBytes() is not 0; room for it is reserved; `to` is not 0. Thread-safe.
+  // Charges that piece to the account `to` instead, a SmallChargesId (core/base/small_charges.h),
+  // for as long as it lives. Requires: SmallChargeBytes() is not 0; room for the piece is reserved;
+  // `to` is not 0. Thread-safe.
   void MoveSmallCharge(uint32_t to) const;
 
   // Returns the object that keeps the elements alive. Tensors with the same address here share

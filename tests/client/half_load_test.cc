@@ -172,7 +172,7 @@ TEST_F(HalfLoad, ALoadThatStoppedAtItsEndIsNotBegunAfreshOver) {
   EXPECT_TRUE(Step(*trainer, *optimizer).status().ok());
 }
 
-// The second one takes the parts over, whatever the first one has left to do.
+// The second load takes the parts over, whatever the first one has left to do.
 TEST_F(HalfLoad, OfTwoLoadsAtOnceOnlyTheLastBeginsALife) {
   Train(3);
   auto trainer = Attach(), other = Attach("other");

@@ -14,16 +14,16 @@ namespace psd::carrier {
 
 class FaultyNetwork;
 
-// One process on the network. Guarded by the network's mutex.
+// One process on the network. The network's mutex guards it.
 struct Node {
   std::string name;
   Limits limits;
   bool alive = true;
-  std::string address;  // where it listens; empty: nowhere
+  std::string address;  // where it listens; empty: it does not listen
   AcceptCallback accept;
 };
 
-// One end of a link. All members that change are guarded by the network's mutex.
+// One end of a link. The network's mutex guards all members that change.
 class FaultyLink : public Link, public std::enable_shared_from_this<FaultyLink> {
  public:
   FaultyLink(std::weak_ptr<FaultyNetwork> network, std::shared_ptr<Node> node,

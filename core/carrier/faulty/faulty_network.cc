@@ -171,7 +171,7 @@ void FaultyNetwork::CutLinks(const std::string& one, const std::string& other,
 }
 
 void FaultyNetwork::Crash(const std::string& name) {
-  Remains dropped;  // unheard, and destroyed without the lock
+  Remains dropped;  // destroyed after the lock is released, without being called
   MutexLock lock(mutex_);
   auto found = nodes_.find(name);
   if (found == nodes_.end()) return;

@@ -45,8 +45,8 @@ class FaultyNetwork : public std::enable_shared_from_this<FaultyNetwork> {
   static std::shared_ptr<FaultyNetwork> Create(const FaultyNetworkOptions& options = {});
   ~FaultyNetwork() { StopThread(); }
 
-  // Returns a carrier called `name`, which must be unique among the living ones. Any text serves as
-  // an address to listen at; ":0" at its end is replaced by a free number.
+  // Returns a carrier called `name`, which must be unique among the living ones. It can listen at
+  // any text as an address; ":0" at the end is replaced by a free number.
   std::shared_ptr<Carrier> NewCarrier(const std::string& name, const Limits& limits = {});
 
   // See FaultPlan.
@@ -61,7 +61,8 @@ class FaultyNetwork : public std::enable_shared_from_this<FaultyNetwork> {
   void SetBlackHole(const std::string& from, const std::string& to, bool on);
   // While on, connecting to `name` is refused.
   void SetRefuse(const std::string& name, bool on);
-  // Ends the links between carriers of these names (either way, "*" for any) now, at both ends.
+  // Ends the links between carriers of these names ("*" for any), in both directions, now and at
+  // both ends.
   void Cut(const std::string& one, const std::string& other);
   // Simulates the death of the process `name`: its handlers are not called any more, its peers lose
   // their links, and its name and address are free again.

@@ -111,7 +111,7 @@ class GrpcCore : public std::enable_shared_from_this<GrpcCore> {
   TimerQueue timers_;
 
   mutable Mutex mutex_;  // before: Poller
-  // One if the carrier listened before it dialled, else up to two.
+  // There is one if the carrier listened before it dialled, otherwise up to two.
   std::vector<std::unique_ptr<Poller>> pollers_ PSD_GUARDED_BY(mutex_);
   CondVar quiet_;
   bool shutting_down_ PSD_GUARDED_BY(mutex_) = false;
