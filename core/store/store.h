@@ -66,7 +66,7 @@ struct EntryGroup {
 };
 using EntryGroupPtr = std::shared_ptr<const EntryGroup>;  // shared by the store and its readers
 
-// The charge for an entry beside its value and its name: for the entry, its places in the tables,
+// The charge for an entry besides its value and its name: for the entry, its places in the tables,
 // its creation, and the description of a parameter's versions.
 inline constexpr size_t kEntryBytes = 512;
 
