@@ -58,7 +58,7 @@ bool PaceLedger::Withdraw(GlobalId step) {
                               [&](const Waiting& each) { return each.step == step; });
     if (found == member.waiting.end()) continue;
     member.waiting.erase(found);
-    member.floor = clock_;  // the member starts anew
+    member.floor = clock_;  // the member starts again
     return true;
   }
   return false;
