@@ -1,7 +1,7 @@
 #pragma once
 
-// Hosted in place of a value whose creating function failed. Reading it gives the error. References
-// to it are counted as those to any value.
+// The value that is hosted if the function that was to create a value failed. Reading it gives the
+// error. References to it are counted like those to any value.
 
 #include <memory>
 #include <string>
@@ -23,7 +23,7 @@ class Failure : public Object {
   const absl::Status status_;
 };
 
-// Returns the error if `value` is a Failure, else OK.
+// Returns the error if `value` is a Failure, otherwise OK.
 inline absl::Status FailureOf(const Value& value) {
   const auto* object = value.As<std::shared_ptr<Object>>();
   const auto* failure = object == nullptr ? nullptr : dynamic_cast<const Failure*>(object->get());

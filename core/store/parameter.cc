@@ -113,7 +113,7 @@ absl::StatusOr<Tensor> AsTensor(const FlatTensor& flat, std::shared_ptr<const vo
                             Buffer(std::move(owner), flat.data, flat.bytes, flat.block));
 }
 
-// Returns a copy of elements that lie on `device`.
+// Returns a copy of elements that are on `device`.
 absl::StatusOr<Tensor> CopyToHost(const FlatTensor& flat, Device* device) {
   PSD_ASSIGN_OR_RETURN(Tensor copy, Tensor::Empty(*flat.shape, flat.dtype));
   PSD_RETURN_IF_ERROR(CopyBytes(nullptr, copy.mutable_raw_data(), device, flat.data, flat.bytes));
@@ -169,8 +169,8 @@ VersionPins::~VersionPins() PSD_NO_THREAD_SAFETY_ANALYSIS {
   lock_.spare_returned.NotifyAll();
 }
 
-// The steps by which a reader gets the elements of one parameter. In rounds it looks under the
-// lock, then allocates without it, until everything that a batch needs is reserved.
+// The steps by which a reader gets the elements of one parameter. It alternates between checking
+// under the lock and allocating without it, until everything that a batch needs is reserved.
 class PinPlan {
  public:
   explicit PinPlan(Parameter& parameter) : parameter_(parameter) {}
@@ -185,8 +185,8 @@ class PinPlan {
     if (buffer.ok()) reserved_ = *std::move(buffer);
     refused_ = !buffer.ok();
   }
-  // Adds the current version to `pins`, or holds it for Copy. Requires: Ready() was true since the
-  // lock was taken.
+  // Adds the current version to `pins`, or holds it for Copy. Requires: Ready() has been true since
+  // the lock was taken.
   void Take(VersionPins& pins) PSD_REQUIRES(parameter_.lock_->mutex);
 
   bool copies() const { return copies_; }
@@ -324,8 +324,8 @@ std::vector<PinPlan> Parameter::PlansFor(absl::Span<Parameter* const> parameters
   return plans;
 }
 
-// The thread-safety analysis cannot see that all parameters of a batch share one lock. A check at
-// run time does.
+// The thread-safety analysis cannot see that all parameters of a batch share one lock. This is
+// checked at run time instead.
 void Parameter::TakeAll(std::vector<PinPlan>& plans,
                         absl::Span<const std::shared_ptr<VersionPins>> pins)
     PSD_NO_THREAD_SAFETY_ANALYSIS {
@@ -390,7 +390,7 @@ absl::StatusOr<std::shared_ptr<Parameter>> Parameter::Create(
   PSD_ASSIGN_OR_RETURN(VersionBuffer first, CopyOf(initial, *allocator));
   std::shared_ptr<Parameter> parameter(new Parameter(id, initial, requires_grad, std::move(first),
                                                      std::move(allocator), std::move(versions)));
-  // Readers' pins share the object too, but only this handle keeps it open.
+  // Readers' pins also share the object, but only this handle keeps it open.
   Parameter* handle = parameter.get();
   return std::shared_ptr<Parameter>(
       handle, [parameter = std::move(parameter)](Parameter*) { parameter->Close(); });

@@ -44,8 +44,8 @@ struct PinnedVersion {
 // versions on a device have been copied to the host.
 struct PinnedTogether {
   std::vector<FlatTensor> tensors;
-  std::vector<uint64_t> versions;      // of each
-  std::shared_ptr<const void> holder;  // pins all; must be held as long as a tensor is read
+  std::vector<uint64_t> versions;      // one for each
+  std::shared_ptr<const void> holder;  // pins all of them; must be held as long as a tensor is read
 };
 
 // The lock that the parameters of one store share, so that many of them can be published or pinned
@@ -79,7 +79,7 @@ class Parameter : public std::enable_shared_from_this<Parameter> {
   bool requires_grad() const { return requires_grad_; }
   // The device that has all versions; null for the host.
   Device* device() const { return device_; }
-  // Where the versions come from. Arrays that are stepped with the parameter should come from here
+  // The source of the versions. Arrays that are stepped with the parameter should come from here
   // too, so that they are on its device and charged to the same account.
   Allocator& allocator() const { return *allocator_; }
   uint64_t version() const {
@@ -87,27 +87,27 @@ class Parameter : public std::enable_shared_from_this<Parameter> {
     return set_.version();
   }
 
-  // Returns the current version, which is pinned as long as the tensor exists, or a copy of it
-  // where the rules above say so. The tensor is on the parameter's device. A copy on the host is
-  // ordinary process memory that is not charged to the budget, so a full budget never prevents
-  // reading. Errors: RESOURCE_EXHAUSTED if there is no memory for a copy; those of the device.
+  // Returns the current version, which is pinned as long as the tensor exists, or a copy of it if
+  // the rules above say so. The tensor is on the parameter's device. A copy on the host is ordinary
+  // process memory that is not charged to the budget, so a full budget never prevents reading.
+  // Errors: RESOURCE_EXHAUSTED if there is no memory for a copy; those of the device.
   absl::StatusOr<PinnedVersion> Pin();
   // Returns the current versions of all `parameters` as they were at one moment: a step that wrote
   // several of them is seen in all or in none. The parameters share their VersionLock; repeats are
   // allowed.
   static absl::StatusOr<std::vector<PinnedVersion>> PinAll(absl::Span<Parameter* const> parameters);
 
-  // The same for a reader that releases all versions at once; cheaper for many parameters.
-  // `keeper`, which must keep the parameters alive (see Keep), is held as long as the versions are.
+  // As PinAll, for a reader that releases all versions at once; cheaper for many parameters.
+  // `keeper`, which must keep the parameters alive (see Keep), is held as long as the versions.
   static absl::StatusOr<PinnedTogether> PinTogether(absl::Span<Parameter* const> parameters,
                                                     std::shared_ptr<const void> keeper);
 
   // Returns an object that keeps `parameters` valid for readers that may outlive their handles.
-  // Buffers that nobody reads are freed with the handles all the same.
+  // Buffers that nobody reads are still freed with the handles.
   static std::shared_ptr<const void> Keep(absl::Span<Parameter* const> parameters);
 
-  // Reserves the spare buffer for an optimizer. Counted: several optimizers may hold one parameter.
-  // Errors: RESOURCE_EXHAUSTED; nothing is reserved then.
+  // Reserves the spare buffer for an optimizer. Calls are counted, because several optimizers may
+  // hold one parameter. Errors: RESOURCE_EXHAUSTED; nothing is reserved then.
   absl::Status AcquireForSteps();
   void ReleaseFromSteps();
 

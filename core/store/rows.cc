@@ -20,12 +20,12 @@
 namespace psd::store {
 namespace {
 
-// How many rows ahead a lookup prefetches.
+// The number of rows by which a lookup prefetches ahead.
 constexpr size_t kReadAhead = 12;
 constexpr size_t kLineBytes = 64;
 
-// Copy a row while another thread may write or read it. The counter of its stripe tells whether the
-// copy is whole; the fences keep the accesses to the counter on their side of the copy.
+// Copy a row while another thread may write or read it. The counter of its stripe shows whether the
+// copy is whole. The fences keep the accesses to the counter from moving past the copy.
 #ifndef PSD_TSAN
 void CopyOut(const std::byte* row, size_t bytes, std::byte* out) {
   std::memcpy(out, row, bytes);
@@ -154,7 +154,7 @@ absl::StatusOr<uint64_t> Rows::Assign(Changing changing, const Tensor& elements)
   }
   PSD_ASSIGN_OR_RETURN(const Tensor here, elements.ToHost());
   PSD_ASSIGN_OR_RETURN(const Tensor packed, here.Contiguous());
-  if (!table_.OnHost()) {  // one copy, which does its work between the lookups
+  if (!table_.OnHost()) {  // the device makes a single copy between the lookups
     PSD_RETURN_IF_ERROR(CopyBytes(device(), table_.mutable_address(), nullptr, packed.raw_data(),
                                   packed.NumBytes()));
     PSD_RETURN_IF_ERROR(device()->Synchronize());

@@ -4,10 +4,10 @@
 // is never pinned.
 //
 // Every row is read and written whole. A device does its work in order, so a lookup there sees an
-// update of rows as a whole or not at all. On the host readers take no lock (a seqlock): each row
-// belongs to one of a fixed number of stripes, whose counter is odd while one of its rows is being
-// written. A reader that saw the counter change reads the row again. Two rows of one lookup may be
-// from before and after the same step.
+// update of rows either entirely or not at all. On the host readers take no lock (a seqlock): each
+// row belongs to one of a fixed number of stripes, whose counter is odd while one of its rows is
+// being written. A reader that saw the counter change reads the row again. Two rows of one lookup
+// may be from before and after the same step.
 
 #include <array>
 #include <atomic>
@@ -42,7 +42,7 @@ class Rows : public Object {
   static absl::StatusOr<std::shared_ptr<Rows>> Create(Tensor elements, bool requires_grad,
                                                       std::shared_ptr<Allocator> memory = nullptr);
 
-  // "rows f32[1000000, 64]", or "rows f32[1000000, 64] on cuda:0".
+  // For example "rows f32[1000000, 64]", or "rows f32[1000000, 64] on cuda:0".
   std::string TypeName() const override;
   const Shape& shape() const { return table_.shape(); }
   DType dtype() const { return table_.dtype(); }
@@ -54,8 +54,8 @@ class Rows : public Object {
   Device* device() const { return table_.device(); }
   // Null for a table on the host.
   const std::shared_ptr<Allocator>& memory() const { return memory_; }
-  // Starts at 1, and grows by one after each update. A reader that has read this version, and reads
-  // rows after that, sees everything that the version has changed.
+  // The version starts at 1, and grows by one after each update. A reader that has read this
+  // version, and then reads rows, sees everything that the version has changed.
   uint64_t version() const { return version_.load(std::memory_order_acquire); }
 
   // Returns the rows of `ids`: a tensor of the shape of `ids` with the width as a further axis.
@@ -63,11 +63,12 @@ class Rows : public Object {
   // Errors: those of ops::CheckRowIds; RESOURCE_EXHAUSTED.
   absl::StatusOr<Tensor> Read(const Tensor& ids) const;
 
-  // ---- For the one writer only.
+  // ---- To be called only by the one writer.
 
-  // All rows, packed. Requires: the table is on the host.
+  // Returns all rows, packed. Requires: the table is on the host.
   const std::byte* elements() const { return table_.raw_data(); }
-  // Copies `bytes` bytes of the packed rows from `offset` on to the host. Errors: the device's.
+  // Copies `bytes` bytes of the packed rows from `offset` on to the host. Errors: those of the
+  // device.
   absl::Status ReadElements(size_t offset, std::byte* to, size_t bytes) const;
   // Replaces the rows `ids`, each whole. `next` has as many packed rows, on the host. Requires: all
   // ids are in range and no two are equal.
@@ -81,7 +82,7 @@ class Rows : public Object {
   // Replaces all rows as one update. Returns the new version.
   // Errors: INVALID_ARGUMENT for another shape or dtype; RESOURCE_EXHAUSTED.
   absl::StatusOr<uint64_t> Assign(Changing, const Tensor& elements);
-  // An update is complete.
+  // To be called when an update is complete.
   void FinishUpdate(Changing) { version_.fetch_add(1, std::memory_order_release); }
 
  private:
@@ -95,14 +96,14 @@ class Rows : public Object {
   size_t row_bytes() const { return width() * ItemSize(dtype()); }
   void ReadRow(int64_t id, std::byte* out) const;
 
-  Tensor table_;  // the only handle
+  Tensor table_;  // this is the only handle
   const bool requires_grad_;
   const std::shared_ptr<Allocator> memory_;  // shared with the store; null on the host
   std::atomic<uint64_t> version_{1};
   std::array<Stripe, kStripes> stripes_{};
 };
 
-// Returns the table if `value` is one, else null.
+// Returns the table if `value` is one, otherwise null.
 std::shared_ptr<Rows> AsRows(const Value& value);
 
 }  // namespace psd::store

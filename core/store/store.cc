@@ -20,10 +20,10 @@
 namespace psd::store {
 namespace {
 
-// The least size of a group that is remembered. Fewer ids are found one by one as fast, and must
-// not displace a larger group.
+// The smallest group that is remembered. Fewer ids are found one by one just as fast, and must not
+// displace a larger group.
 constexpr size_t kRememberedIds = 16;
-// The number of groups that are remembered: as many callers may fetch different lists of values in
+// The number of groups that are remembered. So many callers may fetch different lists of values in
 // turn.
 constexpr size_t kRememberedGroups = 4;
 
@@ -43,8 +43,8 @@ absl::Status UnknownName(const std::string& name) {
   return absl::NotFoundError(absl::StrCat("no value is called '", name, "'"));
 }
 
-// Charges an entry to `memory`. Memory that the budget counts already is not charged again: it
-// changes over to `memory`. A parameter charges its own.
+// Charges an entry to `memory`. Memory that the budget already counts is not charged again; its
+// charge moves to `memory`. A parameter charges its own memory.
 absl::StatusOr<MemoryCharge> ChargeFor(const Entry& entry, MemoryAccount& memory) {
   std::vector<const void*> blocks;
   size_t counted_bytes = 0, small_bytes = 0;
@@ -284,7 +284,7 @@ absl::StatusOr<std::vector<EntryPtr>> Store::GetAll(absl::Span<const GlobalId> i
 }
 
 absl::StatusOr<EntryGroupPtr> Store::GetGroup(absl::Span<const GlobalId> ids) {
-  Remembered displaced;  // destroyed without the lock
+  Remembered displaced;  // destroyed after the lock is released
   MutexLock lock(mutex_);
   for (auto each = remembered_.begin(); each != remembered_.end(); ++each) {
     if (each->ids != ids) continue;

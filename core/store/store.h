@@ -1,7 +1,7 @@
 #pragma once
 
-// The values that one worker hosts: named values, which live until they are dropped, and anonymous
-// values, which live until they are erased because nobody holds a reference.
+// The values that one worker hosts. Named values live until they are dropped. Anonymous values live
+// until they are erased because nobody holds a reference.
 
 #include <cstdint>
 #include <functional>
@@ -37,7 +37,7 @@ struct Entry {
   std::shared_ptr<Parameter> parameter;  // a floating dense tensor value that requires grad, or
                                          // any named floating dense tensor
   std::string name;                      // empty: anonymous
-  MemoryCharge charge;                   // of this and `value`; a parameter has charges of its own
+  MemoryCharge charge;                   // for this and `value`; a parameter has charges of its own
   Value value;                           // empty if `parameter` is set
 
   // Returns the value. A parameter is pinned; it becomes a leaf with its id and version if it
@@ -47,8 +47,8 @@ struct Entry {
   // Parameter::PinAll).
   static absl::StatusOr<std::vector<Value>> ReadAll(
       absl::Span<const std::shared_ptr<const Entry>> entries);
-  // The same as Value::KindName, but "parameter f32[2, 3]" for a parameter, and
-  // "parameter f32[2, 3] on cuda:0" for one that is not on the CPU.
+  // As Value::KindName, but "parameter f32[2, 3]" for a parameter, and "parameter f32[2, 3] on
+  // cuda:0" for one that is not on the CPU.
   std::string KindName() const;
   // Returns the entry's name or id for messages: "'layer1/weight'" or "value 1f3c9a0b44d2e677/12".
   std::string Label() const;
@@ -58,16 +58,16 @@ using EntryPtr = std::shared_ptr<const Entry>;
 // Entries that are read together. Immutable.
 struct EntryGroup {
   std::vector<EntryPtr> entries;
-  // The parameters of the entries if all of them are parameters, else empty.
+  // The parameters of the entries if all of them are parameters; otherwise empty.
   std::vector<Parameter*> parameters;
   std::shared_ptr<const void> keeper;  // keeps `parameters` alive, see Parameter::Keep
-  // Tells the groups of one store apart that it remembers; 0 for a group that it does not.
+  // Identifies a group that the store remembers; 0 for a group that it does not.
   uint64_t number = 0;
 };
 using EntryGroupPtr = std::shared_ptr<const EntryGroup>;  // shared by the store and its readers
 
-// Charged for an entry beside its value and its name: for itself, its places in the tables, its
-// creation, and the description of a parameter's versions.
+// The charge for an entry besides its value and its name: for the entry, its places in the tables,
+// its creation, and the description of a parameter's versions.
 inline constexpr size_t kEntryBytes = 512;
 
 // A device on which a store may host parameters.
@@ -87,13 +87,13 @@ struct StoreOptions {
 };
 
 struct CreateOptions {
-  GlobalId id;  // of the new value; none: the store draws one
+  GlobalId id;  // of the new value; no id: the store draws one
   bool requires_grad = false;
   // A text that describes how the value is made. Callers that create the same name must give the
   // same text; an empty one matches every text.
   std::string creation;
-  // The name of the device that shall have the value. Empty means "cpu". Only parameters can be on
-  // another device.
+  // The name of the device for the value. Empty means "cpu". Only parameters can be on another
+  // device.
   std::string device;
 };
 
@@ -113,12 +113,11 @@ class Store {
   // Returns the value called `name`. If there is none, `create` makes it on the first caller's
   // thread, without a lock held; callers that come meanwhile wait and get the same value. If
   // creation fails, all of them get its error, and the name stays free. `before_visible`, unless
-  // null, is called when nothing can fail any more and nobody can find the new value yet, without a
-  // lock held.
-  // Errors: FAILED_PRECONDITION if the value exists with another `creation`, naming both;
-  // INVALID_ARGUMENT for a bad name, for a device that does not exist (naming those that do), or
-  // for requires_grad or a device if the value is no floating tensor; RESOURCE_EXHAUSTED; those of
-  // the device.
+  // null, is called without a lock held when nothing can fail any more and nobody can find the new
+  // value yet. Errors: FAILED_PRECONDITION if the value exists with another `creation`, naming
+  // both; INVALID_ARGUMENT for a bad name, for a device that does not exist (naming those that do),
+  // or for requires_grad or a device if the value is not a floating tensor; RESOURCE_EXHAUSTED;
+  // those of the device.
   Future<EntryPtr> GetOrCreate(Changing, const std::string& name, const CreateOptions& options,
                                absl::AnyInvocable<absl::StatusOr<Value>()> create,
                                absl::AnyInvocable<void(const EntryPtr&)> before_visible = nullptr);
@@ -127,24 +126,24 @@ class Store {
   absl::StatusOr<EntryPtr> Lookup(const std::string& name) const;
   // Returns the name here that a misspelt `name` probably means; empty if none is near enough.
   std::string NearestTo(const std::string& name) const;
-  // Removes the name. The value becomes anonymous, and the caller must see to it that it is erased
+  // Removes the name. The value becomes anonymous, and the caller must make sure that it is erased
   // once nobody holds a reference. If `only` is given, the name is removed only if the value with
   // that id has it. Errors: NOT_FOUND; FAILED_PRECONDITION if another value has the name.
   absl::StatusOr<EntryPtr> Drop(Changing, const std::string& name, GlobalId only = {});
 
   // Hosts an anonymous value under `id`, which may be from any worker's IdSource, or under a new
   // id. Errors: ALREADY_EXISTS, RESOURCE_EXHAUSTED, INVALID_ARGUMENT (requires_grad for a value
-  // that is no floating tensor, a failed variable, no id).
+  // that is not a floating tensor, a failed variable, no id).
   absl::StatusOr<EntryPtr> Put(GlobalId id, Value value, bool requires_grad);
   absl::StatusOr<EntryPtr> Put(Value value, bool requires_grad) {
     return Put(NewId(), std::move(value), requires_grad);
   }
   // Returns the value with this id, named or anonymous. Errors: NOT_FOUND naming the id.
   absl::StatusOr<EntryPtr> Get(GlobalId id) const;
-  // Returns the values of all `ids`, or the error for the first that is not here.
+  // Returns the values of all `ids`, or the error for the first one that is not here.
   absl::StatusOr<std::vector<EntryPtr>> GetAll(absl::Span<const GlobalId> ids) const;
-  // The same for ids that are likely to be asked for again in the same order. The store remembers
-  // the latest few such groups, so that their ids need not be looked up one by one.
+  // As GetAll, for ids that are likely to be asked for again in the same order. The store remembers
+  // the latest few such groups, so their ids need not be looked up one by one.
   absl::StatusOr<EntryGroupPtr> GetGroup(absl::Span<const GlobalId> ids);
   // The objects that the store releases when it erases a value. Destroying them may run code of the
   // value, so they must be destroyed where no lock is held.
@@ -153,8 +152,8 @@ class Store {
     std::vector<EntryGroupPtr> groups;  // the remembered groups that may have held the entry
     explicit operator bool() const { return entry != nullptr; }
   };
-  // Removes an anonymous value. Its id is NOT_FOUND from now on; holders of the entry keep it.
-  // Takes no lock except the store's own.
+  // Removes an anonymous value. From now on Get of its id fails with NOT_FOUND; holders of the
+  // entry keep it. Takes no lock except the store's own.
   Erased Erase(GlobalId id);
 
   GlobalId NewId() { return ids_.Next(); }
@@ -194,7 +193,7 @@ class Store {
   };
   struct Named {
     EntryPtr entry;
-    std::string creation;  // fingerprint of how it was made
+    std::string creation;  // a text that describes how it was made
   };
   // A name whose value is being made.
   struct Creation {
@@ -202,7 +201,7 @@ class Store {
     Promise<EntryPtr> promise;
   };
 
-  // `place` is the account for a parameter's memory, which is that of its device.
+  // `place` is the account for a parameter's memory, which is the account of its device.
   absl::StatusOr<std::shared_ptr<Entry>> NewEntry(GlobalId id, std::string name, Value value,
                                                   bool requires_grad,
                                                   const std::shared_ptr<MemoryAccount>& place);
@@ -223,16 +222,16 @@ class Store {
 
   mutable Mutex mutex_;  // leaf
   absl::flat_hash_set<EntryPtr, EntryHash, EntryEqual> values_ PSD_GUARDED_BY(mutex_);
-  // A group of GetGroup. Forgotten when one of its values is erased.
+  // A group of GetGroup. It is forgotten when one of its values is erased.
   struct Remembered {
     EntryGroupPtr group;
     std::vector<GlobalId> ids;
     GlobalId least, most;  // the least and the greatest of `ids`
   };
-  // At most kRememberedGroups. The one that was asked for last comes first.
+  // At most kRememberedGroups. The group that was asked for last comes first.
   std::vector<Remembered> remembered_ PSD_GUARDED_BY(mutex_);
   uint64_t groups_remembered_ PSD_GUARDED_BY(mutex_) = 0;
-  // Keys are the names in the entries.
+  // The keys are the names in the entries.
   std::map<absl::string_view, Named> names_ PSD_GUARDED_BY(mutex_);
   std::map<std::string, Creation> creations_ PSD_GUARDED_BY(mutex_);
 };

@@ -63,7 +63,7 @@ class Value {
   Value(SparseTensor v)                                                        // NOLINT
       : variant_(std::make_shared<const SparseTensor>(std::move(v))) {}
   static Value OfList(List items);
-  // Sorts the items by key. If keys are equal, the last item stays.
+  // Makes a map with the items sorted by key. If keys are equal, the last item stays.
   static Value OfMap(Map items);
 
   bool IsNone() const { return std::holds_alternative<std::monostate>(variant_); }
@@ -80,15 +80,15 @@ class Value {
   const SparseTensor* AsSparse() const;
   const Variant& variant() const { return variant_; }
 
-  // Returns the bytes of its elements, strings and items. Objects count 0; they have charges of
-  // their own.
+  // Returns the bytes of its elements, strings and items. Objects count as 0, because they have
+  // charges of their own.
   size_t NumBytes() const;
 
   // Calls `visit` with each tensor in the value, until an error, which is returned.
   absl::Status ForEachTensor(absl::FunctionRef<absl::Status(const Tensor&)> visit) const;
 
-  // "none", "bool", "int", "float", "string", "tensor f32[2, 3]",
-  // "sparse f32[9, 3] of 2 entries", "list of 3", "optimizer/adam".
+  // Returns "none", "bool", "int", "float", "string", "tensor f32[2, 3]", "sparse f32[9, 3] of 2
+  // entries", "list of 3" or "optimizer/adam".
   std::string KindName() const;
 
  private:

@@ -16,12 +16,12 @@ namespace psd::store {
 // The most old versions that may be pinned.
 inline constexpr int kMaxOldPinned = 2;
 
-// A spare of at most this size that was reserved for a pin is kept when the pin is dropped: for a
+// If a spare of at most this size was reserved for a pin, it is kept when the pin is dropped: for a
 // small parameter, allocating a new one for each pin would cost more than the rest of the pin.
 inline constexpr size_t kSmallBufferBytes = size_t{16} << 10;
 
 // One buffer of a parameter: the block with its identity, and the address of its elements. The
-// address is here too, so that a step need not look into the block.
+// address is stored here too, so that a step need not look into the block.
 struct VersionBuffer {
   VersionBuffer() = default;
   explicit VersionBuffer(std::shared_ptr<Block> memory)
@@ -29,12 +29,12 @@ struct VersionBuffer {
 
   explicit operator bool() const { return block != nullptr; }
 
-  std::shared_ptr<Block> block;  // shared with nobody; null if there is no buffer
+  std::shared_ptr<Block> block;  // not shared; null if there is no buffer
   std::byte* data = nullptr;
 };
 
 // All calls must be made under the parameter's VersionLock. Methods that would free a buffer append
-// it to `freed` instead, so that the caller frees it without the lock.
+// it to `freed` instead, so that the caller frees it after the lock is released.
 class VersionSet {
  public:
   using Buffers = absl::InlinedVector<VersionBuffer, 2>;
@@ -52,7 +52,7 @@ class VersionSet {
   int buffers() const { return 1 + spares() + writing() + static_cast<int>(old_.size()); }
   bool acquired() const { return acquirers_ > 0; }
 
-  // The way in which a reader gets the current version.
+  // How a reader gets the current version.
   enum class Access {
     kPin,      // pin it; the buffers that this may need are reserved
     kReserve,  // allocate one more spare, then ask again
@@ -110,28 +110,28 @@ class VersionSet {
   };
 
   int writing() const { return writing_ ? 1 : 0; }
-  // The number of spares that must exist, including one being written, if the current version is
-  // pinned or not.
+  // The number of spares that must exist, including one that is being written, depending on whether
+  // the current version is pinned.
   int Needed(bool current_pinned) const { return acquired() ? 1 + (current_pinned ? 1 : 0) : 0; }
-  // The number of spares that are not freed: those needed, and for small buffers one for the next
-  // pin.
+  // The number of spares that are not freed: the needed ones, and for small buffers one for the
+  // next pin.
   int Kept() const { return Needed(current_.pins > 0 || small_); }
-  // The number of spares, including the one being written and those that come back when a copier is
-  // done.
+  // The number of spares, including the one that is being written and those that return when a
+  // copier is done.
   int Available() const { return spares() + writing() + (old_.empty() ? 0 : ComingBack()); }
   int ComingBack() const { return static_cast<int>(old_.size()) - old_pinned(); }
   Version& Find(uint64_t version) {
     return version == current_.number ? current_ : *FindOld(version);
   }
   Version* FindOld(uint64_t version);
-  // To be called after a holder of `version` was dropped.
+  // To be called after a pin or copier of `version` was dropped.
   void Settle(uint64_t version, Buffers& freed) {
     if (version != current_.number) Recycle(version);
     Trim(freed);
   }
   // Makes the buffer of an old version a spare if nobody holds it any more.
   void Recycle(uint64_t version);
-  // Frees spares beyond what the rules ask for.
+  // Frees spares beyond the number that is kept.
   void Trim(Buffers& freed) {
     if (!spares_.empty() && Available() > Kept()) FreeSpares(freed);
   }

@@ -55,7 +55,7 @@ void WriteClaims::Enqueue(ClaimId claim, Pending& pending) {
 
 bool WriteClaims::Release(ClaimId claim) {
   std::vector<Grant> grants;
-  Granted dropped;  // destroyed without the lock
+  Granted dropped;  // destroyed after the lock is released
   {
     MutexLock lock(mutex_);
     auto found = claims_.find(claim);
@@ -90,9 +90,9 @@ void WriteClaims::LeaveQueue(ClaimId claim, GlobalId id, std::vector<Grant>& gra
   if (--next.missing == 0) grants.push_back({queue.first, std::move(next.granted)});
 }
 
-// A granted callback usually runs a step, which ends in another Release. Direct calls would nest a
-// thousand deep for a thousand waiting steps, so the outermost call on a thread runs them all in
-// turn.
+// A granted callback usually runs a step, which ends in another Release. With a thousand waiting
+// steps, direct calls would be nested a thousand deep, so the outermost call on a thread runs them
+// all in turn.
 void WriteClaims::Run(std::vector<Grant> grants) {
   static thread_local std::deque<Grant>* running = nullptr;
   if (running != nullptr) {

@@ -54,7 +54,7 @@ bool IsOwnAddress(const std::string& host) {
   return found;
 }
 
-// A link of the network that knows why it is not one of shared memory.
+// A link over the network that knows why it does not use shared memory.
 class DetourLink : public Link {
  public:
   DetourLink(std::shared_ptr<Link> inner, std::string why)
@@ -120,9 +120,10 @@ class HostCarrier : public Carrier {
  private:
   struct Attempt {
     std::string address;
-    std::vector<std::string> sockets;  // not tried yet
-    std::string why;                   // no shared memory so far
-    bool failed = false;               // at a socket at which somebody listens
+    std::vector<std::string> sockets;  // sockets that were not tried yet
+    std::string why;                   // why shared memory is not used so far
+    // Whether an attempt failed at a socket at which somebody listens.
+    bool failed = false;
     absl::Time until;
     std::shared_ptr<LinkHandler> handler;
     ConnectCallback done;
@@ -135,8 +136,8 @@ class HostCarrier : public Carrier {
     const std::string socket = attempt.sockets.front();
     attempt.sockets.erase(attempt.sockets.begin());
     std::shared_ptr<LinkHandler> handler = attempt.handler;
-    // Shutdown waits for the callback, so `this` outlives it. A reference of its own could be the
-    // last one, and Shutdown would wait on the thread for which it waits.
+    // Shutdown waits for the callback, so `this` outlives it. If the callback held a reference,
+    // that could be the last one, and Shutdown would wait on the thread for which it waits.
     auto result =
         [this, attempt = std::move(attempt)](absl::StatusOr<std::shared_ptr<Link>> link) mutable {
           if (link.ok()) return attempt.done(std::move(link));
@@ -157,7 +158,7 @@ class HostCarrier : public Carrier {
     network_->Connect(attempt.address, left, std::move(attempt.handler), std::move(result));
   }
 
-  // The failure of a socket at which somebody listens is the one that tells most.
+  // Keeps the failure that tells most: one at a socket at which somebody listens comes first.
   void NoteFailure(const absl::Status& failure, Attempt& attempt) {
     if (absl::StrContains(failure.message(), kNobodyListens)) {
       if (attempt.failed) return;
@@ -182,7 +183,8 @@ class HostCarrier : public Carrier {
   const std::shared_ptr<Carrier> network_;
   const absl::StatusOr<std::shared_ptr<Carrier>> shm_;
   const std::shared_ptr<Logger> logger_;
-  std::atomic<bool> stopped_{false};  // what failed to use shared memory dials no more
+  // Once set, links that failed to use shared memory are not dialled over the network.
+  std::atomic<bool> stopped_{false};
 };
 
 }  // namespace

@@ -11,9 +11,9 @@
 
 namespace psd::carrier {
 
-// Returns a carrier as host_carrier.h describes it. Bounds, memory and patience are those of
-// `options`, on both ways. If `shared_memory` is false, or if the system has no threads or
-// descriptors for it, which is logged, all links are gRPC's. `logger` is shared with the worker.
+// Returns a carrier as host_carrier.h describes it. Both ways have the bounds, the memory and the
+// patience of `options`. All links use gRPC if `shared_memory` is false, or if the system has no
+// threads or descriptors for shared memory, which is logged. `logger` is shared with the worker.
 // Errors: those of NewGrpcCarrier.
 absl::StatusOr<std::shared_ptr<Carrier>> NewHostCarrier(const GrpcCarrierOptions& options,
                                                         bool shared_memory,

@@ -3,8 +3,8 @@
 // The layout of the memory that one end of a link shares with the other, version 1.
 //
 // Each end makes one segment, which only it can write, and maps the other end's segment for reading
-// only. So nobody can scribble on memory that somebody else believes. A segment holds the rings
-// into which its maker writes, and says how far its maker has read the other end's rings.
+// only. So no end can overwrite memory that the other end relies on. A segment holds the rings into
+// which its maker writes, and says how far its maker has read the other end's rings.
 //
 //   offset            size  contents
 //   0                    4  asleep: 1 while no thread of the maker looks at the other end's rings
@@ -14,9 +14,10 @@
 //   128 + 128 * i        8  head: bytes that the maker has ever read from the other end's ring i
 //   4096                    the rings' bytes one after another: ring 0, ring 1, …
 //
-// Ring 0 carries whole messages of at most kMaxInlineBytes and control, in order; the others carry
-// messages in pieces. The sizes of rings are powers of two. Byte n of a ring's stream lies at
-// n modulo the ring's size. The stream is a sequence of records, each at a multiple of 8 bytes:
+// Ring 0 carries control packets and whole messages of at most kMaxInlineBytes, in order; the
+// others carry messages in pieces. The sizes of rings are powers of two. Byte n of a ring's stream
+// is at offset n modulo the ring's size. The stream is a sequence of records, each at a multiple of
+// 8 bytes:
 //
 //   offset  size  record
 //        0     4  bytes: length of the payload, at least 1
@@ -26,13 +27,14 @@
 //        6     2  zero
 //        8        payload, then zero to seven bytes of padding
 //
-// A frame (core/carrier/frame.h) of at most half the ring lies in one record. All integers are
+// A frame (core/carrier/frame.h) of at most half the ring is in one record. All integers are
 // little-endian.
 //
-// A writer stores `tail` and then looks at the other end's `asleep`; an end that goes to sleep
-// stores `asleep` and then looks at the other end's tails. All four are sequentially consistent, so
-// at least one of the two sees the other. `head` and `starved` work alike. A sleeper is woken by a
-// packet on the link's socket (unix_socket.h), at most once for each value of `naps`.
+// A writer stores `tail` and then reads the other end's `asleep`. An end that goes to sleep stores
+// `asleep` and then reads the other end's tails. All four accesses are sequentially consistent, so
+// at least one of the two sees the other. `head` and `starved` work in the same way. An end that
+// sleeps is woken by a packet on the link's socket (unix_socket.h), at most once for each value of
+// `naps`.
 
 #include <atomic>
 #include <cstddef>
@@ -48,7 +50,7 @@ inline constexpr uint8_t kFrameRecord = 1;
 inline constexpr size_t kMinRingBytes = size_t{4} << 10;
 inline constexpr size_t kMaxRingBytes = size_t{64} << 20;
 
-// Lines of the segment that different ends read, so that they do not share a cache line.
+// Fields of the segment that different ends read are on different cache lines.
 struct alignas(64) DoorLine {
   std::atomic<uint32_t> asleep{1};
   std::atomic<uint32_t> naps{1};
@@ -61,8 +63,8 @@ struct alignas(64) HeadLine {
   std::atomic<uint64_t> head{0};
 };
 struct RingLines {
-  TailLine out;  // of the maker's own ring
-  HeadLine in;   // of the other end's ring with the same number
+  TailLine out;  // for the maker's own ring
+  HeadLine in;   // for the other end's ring with the same number
 };
 struct SegmentHeader {
   DoorLine door;
@@ -76,7 +78,7 @@ static_assert(std::atomic<uint64_t>::is_always_lock_free &&
 // The sizes of the rings of one segment.
 struct RingSizes {
   size_t control_bytes = size_t{256} << 10;
-  size_t bulk_bytes = size_t{512} << 10;  // of each ring for pieces
+  size_t bulk_bytes = size_t{512} << 10;  // the size of each ring for pieces
   size_t bulk_rings = 2;
 
   size_t rings() const { return 1 + bulk_rings; }

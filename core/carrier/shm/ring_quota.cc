@@ -14,7 +14,7 @@ namespace {
 constexpr char kOwn[] = "this worker";
 constexpr char kRemedy[] = "raise the budget, or use the network";
 
-// Returns an account with the limit of all rings. 0, no limit, stays 0.
+// Returns an account with the limit of all rings. A budget of 0, which means no limit, stays 0.
 std::shared_ptr<MemoryAccount> ShareOf(const MemoryBudget& budget) {
   const size_t limit = budget.limit_bytes();
   return MemoryAccount::Create(limit == 0 ? 0 : std::max<size_t>(1, limit / 16), budget.transit());
@@ -35,7 +35,7 @@ struct RingQuota::Place {
   Place& operator=(const Place&) = delete;
 
   const std::shared_ptr<RingQuota> quota;  // shared with its owner and the other places
-  const std::string name;                  // the holder and a number, as TableShares wants it
+  const std::string name;                  // the holder and a number, as TableShares requires
   const MemoryCharge charge;
 };
 

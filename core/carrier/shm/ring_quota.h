@@ -1,6 +1,7 @@
 #pragma once
 
-// The part of a worker's memory budget that rings may take, and the part of it that one peer may.
+// The part of a worker's memory budget that all rings may take, and the part that one peer may
+// take.
 
 #include <cstddef>
 #include <cstdint>
@@ -15,10 +16,10 @@
 namespace psd::carrier {
 
 // All links together take at most a sixteenth of the budget, so that most of it is left to messages
-// and values. A link that finds no room goes over the network. While half of the room is free, any
-// process may take of it; after that a process may hold as many links as there is room for more
-// (table_shares.h), so that no process keeps the others from shared memory. Thread-safe. Shared by
-// its owner and the charges.
+// and values. A link for which there is no room uses the network. While half of the room is free,
+// any process may take of it. After that, a process may hold as many links as there is still room
+// for (table_shares.h), so that no process keeps the others from shared memory. Thread-safe. Shared
+// by its owner and the charges.
 class RingQuota : public std::enable_shared_from_this<RingQuota> {
  public:
   // A budget without limit means a quota without limit. Each link takes `link_bytes`.
@@ -26,7 +27,7 @@ class RingQuota : public std::enable_shared_from_this<RingQuota> {
 
   // Charges a link that this worker opens. Errors: RESOURCE_EXHAUSTED naming use and limit.
   absl::StatusOr<MemoryCharge> ChargeOwn() PSD_EXCLUDES(mutex_);
-  // Charges a link that the process `peer` opens ("user 1000, process 77"). Errors:
+  // Charges a link that the process `peer` ("user 1000, process 77") opens. Errors:
   // RESOURCE_EXHAUSTED, also if the process holds too many links.
   absl::StatusOr<MemoryCharge> ChargePeer(const std::string& peer) PSD_EXCLUDES(mutex_);
 

@@ -11,11 +11,11 @@
 namespace psd::carrier {
 namespace {
 
-// Frames up to this are copied as a whole before they are decoded.
+// Frames of at most this size are copied as a whole before they are decoded.
 constexpr size_t kSmallFrameBytes = size_t{2} << 10;
-// The place of buffer_count in a preamble.
+// The offset of buffer_count in a preamble.
 constexpr size_t kBufferCountOffset = 12;
-// Numbers of a frame behind its preamble, without the table of buffer sizes.
+// The bytes of a frame's numbers after its preamble, without the table of buffer sizes.
 constexpr size_t kFixedNumbersBytes = 16;
 
 template <typename... Args>
@@ -57,7 +57,7 @@ void RingReader::CopyOut(uint64_t from, size_t bytes, std::string& to) const {
   const Parts parts = At(from, bytes);
   to.append(parts.first.data(), parts.first.size());
   to.append(parts.second.data(), parts.second.size());
-  // From here on the copy is used: the compiler must not read the ring again in its place.
+  // From here on the copy is used. The compiler must not read the ring again instead.
   std::atomic_signal_fence(std::memory_order_seq_cst);
 }
 

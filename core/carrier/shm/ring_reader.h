@@ -1,6 +1,6 @@
 #pragma once
 
-// The reading end of a ring, which another process writes and may fill with nonsense.
+// The reading end of a ring, which another process writes and may fill with invalid bytes.
 
 #include <atomic>
 #include <cstddef>
@@ -26,25 +26,26 @@ namespace psd::carrier {
 // One thread at a time reads; HasMore may be called by any thread.
 class RingReader {
  public:
-  // `lines` belongs to this end's segment, `data` and `peer` to the other end's. All outlive this.
-  // Requires: `bytes` is a power of two of at least kMinRingBytes. Frames of more than
+  // `lines` belongs to this end's segment, `data` and `peer` to the other end's. All must outlive
+  // this object. Requires: `bytes` is a power of two of at least kMinRingBytes. Frames of more than
   // `max_frame_bytes` are refused. `account` is charged for frames that are longer than the ring.
   RingReader(const std::byte* data, size_t bytes, const TailLine* peer, HeadLine* lines,
              size_t max_frame_bytes, MemoryAccount& account);
 
   // Returns the bytes of the next frame, or nullopt if there is no whole one. They are valid until
   // Pop; until then Next returns the same frame. Errors: INVALID_ARGUMENT saying which number of
-  // the ring is wrong; RESOURCE_EXHAUSTED from the account. Nothing can be read after an error.
+  // the ring is wrong; RESOURCE_EXHAUSTED from the account. After an error nothing more can be
+  // read.
   absl::StatusOr<std::optional<ByteReader>> Next();
 
-  // Gives the ring's space of the frame back. Requires: Next has returned one.
+  // Gives the space of the frame in the ring back. Requires: Next has returned a frame.
   void Pop();
 
   // Whether the other end has written something that Next has not looked at yet.
   bool HasMore() const {
     return peer_->tail.load(std::memory_order_seq_cst) != seen_.load(std::memory_order_relaxed);
   }
-  // Whether space was given back since the last call and the other end waits for some.
+  // Whether space was given back since the last call and the other end waits for space.
   bool TakeWakesWriter() {
     return std::exchange(gave_back_, false) && peer_->starved.load(std::memory_order_seq_cst) != 0;
   }
@@ -78,14 +79,14 @@ class RingReader {
   MemoryAccount& account_;
 
   uint64_t head_ = 0;              // the first byte that is not read yet
-  uint64_t tail_ = 0;              // the other end's, as last seen and checked
+  uint64_t tail_ = 0;              // the other end's tail, as last seen and checked
   std::atomic<uint64_t> seen_{0};  // tail_, for HasMore
-  size_t record_bytes_ = 0;        // of the record that Next returned and Pop gives back
-  bool gave_back_ = false;         // since TakeWakesWriter
-  bool has_frame_ = false;         // Next returned a frame that was not popped
+  size_t record_bytes_ = 0;        // the bytes of the record that Next returned and Pop gives back
+  bool gave_back_ = false;         // whether space was given back since TakeWakesWriter
+  bool has_frame_ = false;         // whether Next returned a frame that was not popped
   ByteReader frame_;
-  std::string front_;   // a frame's bytes that were copied
-  std::string joined_;  // a frame in several records, as far as it has come
+  std::string front_;   // the bytes of a frame that were copied
+  std::string joined_;  // the bytes of a frame in several records that were read so far
   StepwiseCharge joined_charge_{kJoinedStepBytes};
   absl::string_view chunks_[3];  // the frame: front_ and the rest in the ring, or joined_
 };

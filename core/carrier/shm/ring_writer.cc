@@ -24,8 +24,8 @@ absl::StatusOr<size_t> RingWriter::Free(size_t needed) {
 }
 
 absl::StatusOr<bool> RingWriter::Write(OutgoingFrame& frame) {
-  // A loop and no recursion, because a peer that reads as fast as this end writes lets a long frame
-  // go into a small ring in thousands of records.
+  // This is a loop and not a recursion, because a peer that reads as fast as this end writes can
+  // make a long frame go into a small ring in thousands of records.
   do {
     const size_t left = frame.bytes - frame.written;
     const bool in_one = frame.written == 0 && RecordBytes(left) <= bytes_ / 2;

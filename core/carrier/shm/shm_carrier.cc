@@ -19,10 +19,10 @@
 namespace psd::carrier {
 namespace {
 
-// The pause after which a listener looks again for connections if descriptors were short.
+// The pause after which a listener looks for connections again if there were too few descriptors.
 constexpr absl::Duration kDescriptorPause = absl::Milliseconds(100);
-// The most connections that are taken at one wake-up. The poller is woken again for the others, or
-// to stop.
+// The most connections that are accepted at one wake-up. The poller is woken again to accept more,
+// or to stop.
 constexpr int kAcceptsPerWake = 16;
 
 absl::Status CheckOptions(const ShmCarrierOptions& options) {
@@ -35,9 +35,9 @@ absl::Status CheckOptions(const ShmCarrierOptions& options) {
 
 }  // namespace
 
-// Takes connections on a thread of its own. Anybody on this host can connect, and can make the
-// system wait for long when his socket is closed: by passing a descriptor whose close waits. Then
-// this thread takes no further connections, peers use the network, and all links go on.
+// Accepts connections on a thread of its own. Any process on this host can connect, and can make
+// the system wait for long when its socket is closed, by passing a descriptor whose close waits.
+// Then this thread accepts no more connections, peers use the network, and all links go on.
 class ShmCarrier::Listener : public Watched, public std::enable_shared_from_this<Listener> {
  public:
   Listener(std::shared_ptr<ShmCore> core, UnixListener socket, AcceptCallback accept,
@@ -53,7 +53,7 @@ class ShmCarrier::Listener : public Watched, public std::enable_shared_from_this
   void Stop() {
     stopped_.store(true);
     poller_->Remove(socket_.fd.get());
-    // Peers that have connected and were not accepted hear of the end.
+    // Peers that have connected and were not accepted learn that the listener has ended.
     shutdown(socket_.fd.get(), SHUT_RDWR);
     poller_->Stop();
   }
@@ -91,7 +91,7 @@ class ShmCarrier::Listener : public Watched, public std::enable_shared_from_this
     BoundSilent(UnheardBound(limit));
   }
 
-  // Ends the oldest links that are not open yet if there are more than `bound`.
+  // Ends the oldest of the links that are not open yet if there are more than `bound` of them.
   void BoundSilent(size_t bound) {
     const auto over = [](const std::weak_ptr<ShmLink>& weak) {
       const std::shared_ptr<ShmLink> link = weak.lock();
@@ -105,7 +105,7 @@ class ShmCarrier::Listener : public Watched, public std::enable_shared_from_this
     }
   }
 
-  // A socket with connections that cannot be taken would be readable all the time.
+  // Without this pause, a socket with connections that cannot be accepted would stay readable.
   void Pause() {
     poller_->Remove(socket_.fd.get());
     core_->timers().RunAfter(kDescriptorPause, [weak = weak_from_this()] {
@@ -118,9 +118,9 @@ class ShmCarrier::Listener : public Watched, public std::enable_shared_from_this
   const std::shared_ptr<ShmCore> core_;  // shared with the carrier
   const UnixListener socket_;
   const AcceptCallback accept_;
-  const std::unique_ptr<ShmPoller> poller_;  // has no other work
+  const std::unique_ptr<ShmPoller> poller_;  // does nothing else
   std::atomic<bool> stopped_{false};
-  // Used only on the poller's thread: accepted links, oldest first, of which some may be open.
+  // Used only on the poller's thread. The accepted links, oldest first; some of them may be open.
   std::deque<std::weak_ptr<ShmLink>> silent_;
 };
 

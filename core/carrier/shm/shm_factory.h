@@ -27,36 +27,37 @@ struct ShmCarrierOptions {
   // means a budget without limit.
   std::shared_ptr<MemoryBudget> memory;  // shared with the worker
   // The time for which a message of more than 64 KiB waits for room in the budget. Its ring is not
-  // read meanwhile. After that the message is refused, and its sender is told.
+  // read meanwhile. After that time the message is refused, and its sender is told.
   absl::Duration room_patience = absl::Seconds(5);
-  // Where messages wait for room in the budget. Null means a line of its own.
+  // The line in which messages wait for room in the budget. Null means a line of its own.
   std::shared_ptr<WaitingLine> line;  // shared by all carriers that receive into one budget
-  // A link ends when a peer stops in the middle of a message, or takes nothing of what it is sent,
-  // for between one and two times this (as in GrpcCarrierOptions).
+  // A link ends when a peer stops in the middle of a message, or accepts nothing of what it is
+  // sent, for between one and two times this duration (as in GrpcCarrierOptions).
   absl::Duration stall_timeout = absl::Minutes(1);
   // The memory for received payloads of more than 64 KiB. Null means the budget's memory in
   // transit.
-  std::shared_ptr<Allocator> allocator;  // shared with whoever else hands out such memory
+  std::shared_ptr<Allocator> allocator;  // shared with the other users of such memory
   // The number of threads that wait for peers and run the handlers. Each link belongs to one.
   int poll_threads = 1;
-  // Looks for messages for a while before sleeping, where that has paid off lately. Has no effect
-  // if the process may use one processor only.
+  // Whether a thread looks for messages for a while before it sleeps, if that has found messages
+  // lately. Has no effect if the process may use only one processor.
   bool spin = true;
-  // The rings into which this end of a link writes. A link takes their sum of the budget.
+  // The sizes of the rings into which this end of a link writes. A link takes their sum from the
+  // budget.
   RingSizes rings;
-  // A peer that is silent for keepalive_time is probed; if it does not answer within
-  // keepalive_timeout, the link ends. So a process that is stopped is noticed within their sum. A
-  // process that ends is noticed at once.
+  // A peer that is silent for keepalive_time is probed. If it does not answer within
+  // keepalive_timeout, the link ends. So a process that is stopped is noticed within the sum of
+  // both. A process that ends is noticed at once.
   absl::Duration keepalive_time = absl::Milliseconds(1500);
   absl::Duration keepalive_timeout = absl::Milliseconds(1000);
   // An accepted socket is closed if its peer takes longer than this to introduce itself.
   absl::Duration handshake_timeout = absl::Seconds(5);
   // The time for which Close and Shutdown wait for a peer to take the messages that were accepted
-  // before.
+  // before them.
   absl::Duration linger = absl::Milliseconds(500);
-  // Processes of these users may open links, and may be dialled, beside those of this process's own
-  // user. The user 65534 ("nobody") is never trusted, also not by itself: the system shows it in
-  // the place of all users of other user namespaces.
+  // Processes of these users may open links and may be dialled, in addition to those of this
+  // process's own user. The user 65534 ("nobody") is never trusted, not even by itself, because the
+  // system shows it in place of all users of other user namespaces.
   std::vector<uid_t> users;
 };
 

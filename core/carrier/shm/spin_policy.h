@@ -18,13 +18,13 @@ inline int UsableProcessors() {
   return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
-// Looking costs processor time; sleeping costs tens of microseconds at each wake-up. A peer that
-// answers at once is worth looking for, and a peer that pauses is not: after a few looks in vain,
-// only a few waits try again. Thread-safe.
+// Looking for a message costs processor time. Sleeping costs tens of microseconds at each wake-up.
+// Looking is worth it for a peer that answers at once, but not for a peer that pauses: after a few
+// looks that found nothing, only a few of the waits begin with a look. Thread-safe.
 class SpinPolicy {
  public:
-  // Without `enabled` nothing is ever worth it: the process has one processor only, and looking
-  // would keep the peer from it.
+  // If `enabled` is false, looking is never worth it. That holds for a process with one processor,
+  // where looking would keep the peer from running.
   explicit SpinPolicy(bool enabled) : enabled_(enabled) {}
 
   // Whether the next wait should begin with a look.
@@ -42,7 +42,8 @@ class SpinPolicy {
     }
   }
 
-  // Others wait for the processors: who looks keeps them away, and waits behind them after a yield.
+  // To be called when others wait for the processors. A thread that looks keeps them from running,
+  // and after a yield it waits behind them.
   void ReportCrowded() { vain_.store(kPatience, std::memory_order_relaxed); }
 
  private:
@@ -50,13 +51,14 @@ class SpinPolicy {
   static constexpr unsigned kTryEvery = 16;
 
   const bool enabled_;
-  std::atomic<int> vain_{0};  // looks in vain since the last that found something
+  // The number of looks without success since the last one that found something.
+  std::atomic<int> vain_{0};
   std::atomic<unsigned> rests_{0};
 };
 
-// One turn of a look: gives the other hardware thread of this core a moment, and now and then the
-// processor to whoever waits for it. `turn` counts the turns since something was found. Returns
-// false if others took the processor for long, so that sleeping is better than looking.
+// Does one turn of a look. Gives way to the other hardware thread of this core for a moment, and
+// now and then yields the processor. `turn` counts the turns since something was found. Returns
+// false if others used the processor for long, so that sleeping is better than looking.
 inline bool SpinTurn(unsigned turn) {
   if (turn % 64 != 63) {
 #if defined(__x86_64__)

@@ -4,13 +4,13 @@
 
 namespace psd::carrier {
 
-// Lets one thread at a time do a work that others may ask for meanwhile: whoever finds it busy
-// leaves a note, and the thread that works does it once more before it leaves. So no request is
-// lost and nobody waits. Thread-safe.
+// Lets one thread at a time do work that other threads may request meanwhile. A thread that finds
+// it busy leaves a note, and the working thread does the work once more before it leaves. So no
+// request is lost and no thread waits. Thread-safe.
 class TurnTaking {
  public:
-  // Returns true if this thread has the turn, and must call Leave. Returns false if another thread
-  // has it; that thread begins once more after this call.
+  // Returns true if this thread has the turn; it must then call Leave. Returns false if another
+  // thread has the turn; that thread does the work once more after this call.
   bool Enter() {
     int state = kFree;
     while (true) {
@@ -21,13 +21,13 @@ class TurnTaking {
       }
     }
   }
-  // As Enter, but leaves no note if another thread has the turn. For a thread that soon tries
+  // Like Enter, but leaves no note if another thread has the turn. For a thread that soon tries
   // again.
   bool TryEnter() {
     int state = kFree;
     return state_.compare_exchange_strong(state, kBusy, std::memory_order_acq_rel);
   }
-  // Ends the turn and returns true, or returns false: the work must be done once more.
+  // Ends the turn and returns true, or returns false if the work must be done once more.
   bool Leave() {
     int state = kBusy;
     if (state_.compare_exchange_strong(state, kFree, std::memory_order_acq_rel)) return true;

@@ -13,7 +13,7 @@ namespace {
 
 static_assert(kPartElements == kernels::kOptimPartElements);
 
-// The most arrays that one kernel call gets. They are gathered on the stack.
+// The most arrays in one kernel call. They are gathered on the stack.
 constexpr size_t kBatchArrays = 64;
 
 kernels::OptimType KernelType(DType dtype) {
@@ -29,7 +29,7 @@ kernels::OptimType KernelType(DType dtype) {
   }
 }
 
-// Whether one kernel call can step both.
+// Whether one kernel call can step both arrays.
 bool SameBatch(const StepArrays& a, const StepArrays& b) {
   return a.device == b.device && a.dtype == b.dtype && a.step == b.step &&
          a.gradient_scale == b.gradient_scale && a.gradient_limit == b.gradient_limit;

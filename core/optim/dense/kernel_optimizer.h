@@ -26,10 +26,10 @@ struct KernelSlot {
 
 // A kernel with fixed options, found for each device by its name.
 struct Kernel {
-  // Whether the device, which is not the CPU, has it.
+  // Whether `device`, which is not the CPU, has the kernel.
   std::function<bool(const Device& device)> is_on;
-  // Steps any number of arrays that share type and step number. Thread-safe.
-  // Requires: is_on(*device), or `device` is null for the CPU.
+  // Steps any number of arrays that share type and step number. Thread-safe. Requires:
+  // is_on(*device), or `device` is null, which means the CPU.
   std::function<void(Device* device, const kernels::OptimBatch&)> run;
 };
 template <typename Options>
@@ -45,8 +45,8 @@ Kernel BindKernel(const OptimKernelName<Options>& name, const Options& options) 
 OptionRule StochasticRoundingRule();
 
 // Creates the optimizer. `spec` is complete (see CompleteSpec), and `slots` are in the order in
-// which the kernel expects its state. `rows` steps rows and sparse gradients; null if the type
-// cannot.
+// which the kernel expects its state. `rows` steps rows and sparse gradients; it is null if the
+// type cannot do that.
 std::unique_ptr<FunctionalOptimizer> NewKernelOptimizer(
     OptimizerSpec spec, std::vector<KernelSlot> slots, Kernel kernel,
     std::unique_ptr<RowOptimizer> rows = nullptr);

@@ -3,7 +3,7 @@
 namespace psd::optim {
 namespace {
 
-// Gives a kernel of the CPU the signature of the table.
+// Wraps a kernel of the CPU in a function with the signature of the table.
 template <typename Options, void (*kernel)(const Options&, const kernels::OptimBatch&)>
 void OnCpu(Device* /*cpu*/, const Options& options, const kernels::OptimBatch& batch) {
   kernel(options, batch);

@@ -1,7 +1,8 @@
 #pragma once
 
-// The names and signatures of the optimizers' kernels. Each device has a table with those that it
-// offers; the CPU's has all. Addresses in a batch are in the memory of the kernel's device.
+// The names and signatures of the optimizers' kernels. Each device has a table with the kernels
+// that it offers; the CPU's table has all of them. Addresses in a batch are in the memory of the
+// kernel's device.
 
 #include "core/base/kernel_table.h"
 #include "kernels/optim/adadelta.h"
@@ -29,7 +30,7 @@ inline constexpr OptimKernelName<kernels::AdamaxOptions> kAdamax{"adamax", 68};
 inline constexpr OptimKernelName<kernels::RmsPropOptions> kRmsProp{"rmsprop", 69};
 inline constexpr OptimKernelName<kernels::RpropOptions> kRprop{"rprop", 70};
 
-// The CPU's kernels: all of the above. Never destroyed.
+// The CPU's kernels, which are all of the above. Never destroyed.
 const KernelTable& CpuOptimKernels();
 
 }  // namespace psd::optim

@@ -37,16 +37,16 @@ struct StepArrays {
   Device* device = nullptr;  // the device that all addresses belong to; null for the CPU
   int64_t elements = 0;
   DType dtype = DType::kF32;  // of parameter and gradient
-  // The number of this step for this parameter: 1, 2, … It counts only steps with a gradient.
+  // The number of this step for this parameter: 1, 2, … Only steps with a gradient are counted.
   int64_t step = 1;
   // Every gradient element g is multiplied by gradient_scale (loss scaling, clipping by norm) and
   // then clamped to +-gradient_limit (clipping by value; a NaN stays a NaN), before it is used. 1
   // and infinity cost nothing. Requires: gradient_limit >= 0.
   double gradient_scale = 1;
   double gradient_limit = std::numeric_limits<double>::infinity();
-  // For stochastic rounding, whose random bits depend only on this seed, on `step` and on the
-  // element. The parameters of an optimizer have different seeds, and each keeps its seed in all
-  // steps.
+  // The seed for stochastic rounding, whose random bits depend only on this seed, on `step` and on
+  // the element. The parameters of an optimizer have different seeds, and each keeps its seed in
+  // all steps.
   uint64_t rounding_seed = 0;
   // The index in the parameter at which this part starts: a multiple of kPartElements.
   int64_t first_element = 0;
@@ -55,10 +55,10 @@ struct StepArrays {
 class RowOptimizer;  // core/optim/functional/row_optimizer.h
 
 // A parameter may be stepped in parts, on several threads. The parts start at multiples of this.
-// The result is the same.
+// The result does not depend on the division.
 inline constexpr int64_t kPartElements = 1024;
 
-// A pure function with fixed options. Thread-safe; knows no tensors, names or versions.
+// A pure function with fixed options. Thread-safe. It knows no tensors, names or versions.
 class FunctionalOptimizer {
  public:
   virtual ~FunctionalOptimizer() = default;
@@ -71,16 +71,16 @@ class FunctionalOptimizer {
   // Errors: INVALID_ARGUMENT for a dtype that the optimizer cannot step.
   virtual absl::Status CheckDType(DType dtype) const = 0;
   // Errors: UNIMPLEMENTED, naming the type and the device, for a device (null for the CPU) that
-  // cannot step. A type works on the CPU only unless it says otherwise.
+  // cannot step. Unless a type overrides this, it works on the CPU only.
   virtual absl::Status CheckDevice(const Device* device) const;
   // Takes one step. Cannot fail, because everything was checked before. A device may still be at
   // work when this returns; Device::Synchronize waits for it and reports its failure.
   virtual void Apply(const StepArrays& arrays) const = 0;
-  // Returns the part that steps rows, and takes sparse gradients; null if there is none.
+  // Returns the part that steps rows and takes sparse gradients; null if there is none.
   virtual const RowOptimizer* rows() const { return nullptr; }
-  // Takes one step of many parameters that do not overlap. The built-in types run over them in one
-  // pass: pass all arrays of a step at once, with those of equal dtype and step number next to each
-  // other.
+  // Takes one step of many parameters that do not overlap. The built-in types process them in one
+  // pass. For this, all arrays of a step should be passed at once, with those of equal dtype and
+  // step number next to each other.
   virtual void ApplyAll(absl::Span<const StepArrays> all) const {
     for (const StepArrays& arrays : all) Apply(arrays);
   }

@@ -25,9 +25,9 @@ struct OptionRule {
   Range range = Range::kFinite;
 };
 
-// `spec` with the defaults of `rules` for what it does not say.
-// Errors: INVALID_ARGUMENT for an unknown option (the nearest is named) or one out of its range
-// (the range is named).
+// Returns `spec` with the defaults of `rules` for the options that it does not set. Errors:
+// INVALID_ARGUMENT for an unknown option (naming the nearest known one) or an option out of its
+// range (naming the range).
 absl::StatusOr<OptimizerSpec> CompleteSpec(const OptimizerSpec& spec,
                                            const std::vector<OptionRule>& rules);
 

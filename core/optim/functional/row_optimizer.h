@@ -20,7 +20,7 @@ struct RowSlot {
   bool one_per_row = false;
 };
 
-// Some rows of a table in a step, as kernels::RowBatch says.
+// Some rows of a table in a step; see kernels::RowBatch.
 struct RowArrays {
   const std::byte* table = nullptr;
   std::byte* next = nullptr;
@@ -33,12 +33,12 @@ struct RowArrays {
   const std::byte* gradients = nullptr;
   absl::Span<std::byte* const> state;  // one per slot, updated in place
   DType dtype = DType::kF32;           // f32 or f64
-  int64_t step = 1;                    // of the table: 1, 2, …
-  double gradient_scale = 1;           // as StepArrays, of the summed gradient of a row
+  int64_t step = 1;                    // counted for the table: 1, 2, …
+  double gradient_scale = 1;           // as in StepArrays, for the summed gradient of a row
   double gradient_limit = std::numeric_limits<double>::infinity();
 };
 
-// The part of a functional optimizer that concerns rows. Thread-safe.
+// The part of a functional optimizer that steps rows. Thread-safe.
 class RowOptimizer {
  public:
   virtual ~RowOptimizer() = default;
@@ -46,9 +46,9 @@ class RowOptimizer {
   virtual std::vector<RowSlot> Slots(DType dtype) const = 0;
   // Errors: INVALID_ARGUMENT for options that sparse gradients do not allow, naming them.
   virtual absl::Status CheckOptions() const = 0;
-  // Whether rows that had a gradient in an earlier step move in steps without one too.
+  // Whether rows that had a gradient in an earlier step also move in steps without one.
   virtual bool MovesWithoutGradient() const { return false; }
-  // Cannot fail: everything was checked before.
+  // Takes one step. Cannot fail, because everything was checked before.
   virtual void Apply(const RowArrays& arrays) const = 0;
 };
 

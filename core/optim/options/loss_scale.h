@@ -9,19 +9,19 @@
 
 namespace psd::optim {
 
-// The rules by which an optimizer scales losses. With `initial` 0 losses are not scaled.
+// The rules by which an optimizer scales losses. If `initial` is 0, losses are not scaled.
 struct LossScaling {
   double initial = 0;
   double growth_factor = 2;
   double backoff_factor = 0.5;
   uint64_t growth_interval = 2000;  // steps in a row without overflow
 
-  // PyTorch's defaults, whose scale starts at 65536.
+  // Returns PyTorch's defaults, whose scale starts at 65536.
   static LossScaling Dynamic(double initial = 65536) { return {initial, 2, 0.5, 2000}; }
   bool enabled() const { return initial != 0; }
   // Errors: INVALID_ARGUMENT naming the field, its value and its range.
   absl::Status Check() const;
-  // "off" or, for example, "dynamic(65536, growth=2, backoff=0.5, interval=2000)".
+  // Returns "off" or, for example, "dynamic(65536, growth=2, backoff=0.5, interval=2000)".
   std::string ToString() const;
 };
 
@@ -35,7 +35,8 @@ class LossScale {
   uint64_t good_steps() const { return good_steps_; }  // in a row, with this scale
 
   // Records the outcome of a step whose loss was multiplied by `used`. A step with another scale
-  // than the present one is ignored: with several trainers some steps arrive after the scale moved.
+  // than the present one is ignored: with several trainers, some steps arrive after the scale has
+  // changed.
   void Record(double used, bool overflow);
   // Continues from saved values: `scale`, and the good steps that had been taken with it.
   void Restore(double scale, uint64_t good_steps) {

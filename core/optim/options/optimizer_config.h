@@ -28,8 +28,8 @@ struct UpdateMode {
   enum class WhenStale : uint8_t {
     // A gradient that is too old is refused with FAILED_PRECONDITION; nothing has changed.
     kRefuse = 1,
-    // As kRefuse. In addition a step waits while applying it would make gradients too old that
-    // other trainers are still computing.
+    // As kRefuse. In addition a step waits while other trainers compute gradients that it would
+    // make too old.
     kWait = 2,
   };
   Kind kind = Kind::kAsynchronous;
@@ -37,8 +37,8 @@ struct UpdateMode {
   Reduction reduction = Reduction::kMean;     // synchronous: how the trainers' gradients are joined
   uint64_t staleness = 0;                     // bounded staleness: the bound, in versions
   WhenStale when_stale = WhenStale::kRefuse;  // bounded staleness
-  // Bounded staleness: whether gradients are accepted that do not say which version they were
-  // computed from. If false, they are refused as too old.
+  // Bounded staleness: whether gradients are accepted that do not say from which version they were
+  // computed. If false, they are refused as too old.
   bool allow_unknown_versions = false;
 
   static UpdateMode Asynchronous() { return {}; }
@@ -48,15 +48,15 @@ struct UpdateMode {
   // Returns this mode with allow_unknown_versions.
   UpdateMode WithUnknownVersions() const;
 
-  // The factor for the sum of the gradients of `trainers_in_step` trainers: 1 / trainers_in_step
-  // for a mean, 1 for a sum and for other modes.
+  // Returns the factor for the sum of the gradients of `trainers_in_step` trainers: 1 /
+  // trainers_in_step for a mean, 1 for a sum and for other modes.
   double ReductionScale(size_t trainers_in_step) const;
   // Errors: INVALID_ARGUMENT naming the field, its value and its range.
   absl::Status Check() const;
   std::string ToString() const;  // "asynchronous", "synchronous(3, mean)", …
 };
 
-// The settings that hold for all groups of an optimizer. Each group's options come on top of them.
+// The settings that hold for all groups of an optimizer. Each group also has options of its own.
 struct OptimizerSettings {
   Schedule schedule;
   LossScaling loss_scaling;
@@ -64,8 +64,9 @@ struct OptimizerSettings {
 
   // Errors: INVALID_ARGUMENT naming the field, its value and its range.
   absl::Status Check() const;
-  // Empty for the defaults. Two settings print equal if and only if they have the same effect:
-  // fields that the chosen schedule, scaling or mode does not use are left out.
+  // Returns an empty text for the defaults. Two settings have the same text if and only if they
+  // have the same effect: fields that the chosen schedule, scaling or mode does not use are left
+  // out.
   std::string ToString() const;
 };
 

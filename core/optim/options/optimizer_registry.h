@@ -21,8 +21,8 @@ class OptimizerRegistry {
   using Factory =
       std::function<absl::StatusOr<std::unique_ptr<FunctionalOptimizer>>(const OptimizerSpec&)>;
 
-  // A registry of the built-in types: "sgd", "adagrad", "adam", "adamw", "adamax", "adadelta",
-  // "rmsprop" and "rprop", and for rows only "sparse_adam" and "rowwise_adagrad".
+  // Returns a registry of the built-in types: "sgd", "adagrad", "adam", "adamw", "adamax",
+  // "adadelta", "rmsprop" and "rprop", and for rows only "sparse_adam" and "rowwise_adagrad".
   static OptimizerRegistry Builtin();
 
   // Errors: ALREADY_EXISTS (existing types are not replaced).
@@ -30,7 +30,7 @@ class OptimizerRegistry {
 
   // Errors: NOT_FOUND for an unknown type, naming the nearest known one; INVALID_ARGUMENT for an
   // unknown option (naming the nearest known one), an option out of its range (naming the range),
-  // and options that do not go together.
+  // and options that exclude each other.
   absl::StatusOr<std::unique_ptr<FunctionalOptimizer>> Create(const OptimizerSpec& spec) const;
 
  private:

@@ -18,7 +18,7 @@ bool SameSlots(const std::vector<StateSlot>& a, const std::vector<StateSlot>& b)
                     });
 }
 
-// The name of the option that holds the momentum, or null if the optimizer has none.
+// Returns the name of the option that holds the momentum, or null if the optimizer has none.
 const char* MomentumOption(const OptimizerSpec& spec) {
   for (const char* name : {"beta1", "momentum"})
     if (spec.options.find(name) != spec.options.end()) return name;

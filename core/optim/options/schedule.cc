@@ -18,16 +18,16 @@ absl::Status Require(bool holds, const char* field, double value, const char* ra
       absl::StrCat("schedule: ", field, " = ", ShortestText(value), ", but it must be ", range));
 }
 
-// The value between `start` and `end` after the fraction `done` of the way, along a line or half a
+// Returns the value between `start` and `end` after the fraction `done`, along a line or half a
 // cosine.
 double Anneal(bool linear, double start, double end, double done) {
   return linear ? start + (end - start) * done
                 : end + (start - end) / 2 * (1 + std::cos(kPi * done));
 }
 
-// The value at `step` of a one-cycle schedule that goes from `start` to `middle`, which is reached
-// when the learning rate is highest, and then to `end`. The steps are counted as by PyTorch's
-// OneCycleLR: the first phase ends at step rise * period - 1, the second at period - 1.
+// Returns the value at `step` of a one-cycle schedule that goes from `start` to `middle`, which is
+// reached when the learning rate is highest, and then to `end`. The steps are counted as in
+// PyTorch's OneCycleLR: the first phase ends at step rise * period - 1, the second at period - 1.
 double CycleValue(const Schedule& schedule, uint64_t step, double start, double middle,
                   double end) {
   const auto period = static_cast<double>(schedule.period);

@@ -42,7 +42,7 @@ struct Schedule {
   double gamma = 1;     // step, exponential
   double lowest = 0;    // cosine: a learning rate
   double rise = 0.3;    // one cycle: the share of `period` in which the rate rises
-  // The following six are for one cycle as well.
+  // The next six fields are used by one cycle only.
   double initial_divisor = 25;
   double final_divisor = 1e4;
   bool linear = false;
@@ -65,10 +65,11 @@ struct Schedule {
   bool IsConstant() const { return kind == Kind::kConstant && warmup_steps == 0; }
   // Requires: Check() is OK.
   double LearningRate(double base, uint64_t step) const;
-  // The momentum of step `step`. Requires: cycle_momentum, Check() is OK.
+  // Returns the momentum of step `step`. Requires: cycle_momentum, and Check() is OK.
   double Momentum(uint64_t step) const;
-  // For example "cosine(period=100, lowest=0) after warmup(10, from 0.1)". Two schedules print the
-  // same if and only if they have the same effect: fields that the kind does not use are left out.
+  // Returns, for example, "cosine(period=100, lowest=0) after warmup(10, from 0.1)". Two schedules
+  // have the same text if and only if they have the same effect: fields that the kind does not use
+  // are left out.
   std::string ToString() const;
 };
 

@@ -9,7 +9,7 @@
 namespace psd::optim {
 namespace {
 
-// The largest number up to which a double holds every whole number: 2^53.
+// Every whole number up to this one is exact in a double: 2^53.
 constexpr double kMaxWhole = 9007199254740992.0;
 
 // Calls `visit(name, field)` for every field of `settings`.
@@ -40,7 +40,7 @@ void VisitFields(Settings& settings, Visitor visit) {
   visit("mode.allow_unknown_versions", settings.mode.allow_unknown_versions);
 }
 
-// The largest whole number that a field of type T takes. Not used for doubles.
+// The largest whole number that a field of type T can hold. Not used for doubles.
 template <typename T>
 constexpr double Largest() {
   if constexpr (std::is_same_v<T, bool>) return 1;

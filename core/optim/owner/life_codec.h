@@ -19,7 +19,7 @@ namespace psd::optim {
 // The most owners of a life in a message. Bounds the memory that a peer can make this worker use.
 inline constexpr int kMaxLifeOwners = 4096;
 
-// For any message with the id of a life.
+// For any message with a life's id.
 template <typename Message>
 void EncodeLifeId(GlobalId life, Message& message) {
   message.set_life_incarnation(life.incarnation);
@@ -65,7 +65,7 @@ absl::StatusOr<optim::OptimizerLife> DecodeLife(const Message& message) {
   return life;
 }
 
-// Checks that `life`, which a peer gives to a part on the owner `here`, contains this owner.
+// Checks that `life`, which a peer has given to a part on the owner `here`, contains this owner.
 inline absl::Status CheckLifeHere(const optim::OptimizerLife& life, const optim::LifeOwner& here) {
   for (const optim::LifeOwner& owner : life.owners)
     if (owner.name == here.name && owner.incarnation == here.incarnation) return absl::OkStatus();

@@ -1,7 +1,8 @@
 #pragma once
 
-// The changes of an optimizer and of the parameters that it steps, as plain records, and the way by
-// which an optimizer has them applied. core/change/change.h has the changes of all other kinds.
+// The changes of an optimizer and of the parameters that it steps, as plain records, and the
+// interface through which an optimizer has them applied. All other kinds of changes are in
+// core/change/change.h.
 
 #include <cstddef>
 #include <cstdint>
@@ -22,8 +23,8 @@ namespace psd::optim {
 
 class OwnerOptimizer;
 
-// One step, or the steps of a synchronous round that are applied as one. The inputs are resolved:
-// applying it asks for no schedule, no other trainer and no context. It views what the step holds,
+// One step, or the steps of a synchronous round that are applied as one. All inputs are resolved:
+// applying it asks for no schedule, no other trainer and no context. It refers to data of the step,
 // and is valid until the step ends.
 struct StepChange {
   // A trainer's step that this change ends.
@@ -34,18 +35,19 @@ struct StepChange {
   };
 
   OwnerOptimizer* optimizer = nullptr;
-  // The gradients as they were summed, in the order in which they are applied, and the parameters
-  // in the optimizer's table. Null if terms.overflow: then the step is skipped.
+  // The summed gradients, in the order in which they are applied, with their parameters in the
+  // optimizer's table. Null if terms.overflow; the step is then skipped.
   const StepPlan* plan = nullptr;
-  // For stochastic rounding: one for each gradient of the plan.
+  // The seeds for stochastic rounding, one for each gradient of the plan.
   absl::Span<const size_t> rounding_seeds;
-  // gradient_scale holds the reduction of the round and clipping. schedule_step is not used:
-  // `functions` have the rate that it led to.
+  // gradient_scale includes the reduction of the round and clipping. schedule_step is not used,
+  // because `functions` already have the learning rate of the schedule.
   StepTerms terms;
-  GroupFunctions functions;  // with which each group is stepped; empty if terms.overflow
-  bool scheduled = false;    // whether `functions` have other options than the groups have
+  GroupFunctions functions;  // the function of each group; empty if terms.overflow
+  bool scheduled = false;    // whether `functions` have other options than the groups
   absl::InlinedVector<Ended, 1> steps;
-  // Set when the change is applied: the answer to each trainer, which its session remembers.
+  // Set when the change is applied: the answer to each trainer, which the trainer's session
+  // remembers.
   StepResult result;
 };
 
@@ -59,12 +61,12 @@ struct OptionsChange {
 
 // The counters of an optimizer that was saved.
 struct LoadedCounters {
-  uint64_t steps = 0;       // accepted ones
-  double loss_scale = 0;    // this one and the next are not used if losses are not scaled
-  uint64_t good_steps = 0;  // in a row, with this loss scale
+  uint64_t steps = 0;       // accepted steps
+  double loss_scale = 0;    // unused, like the next field, if losses are not scaled
+  uint64_t good_steps = 0;  // good steps in a row with this loss scale
 };
 
-// Another life, or another stage of it.
+// The optimizer gets another life, or another stage of its life.
 struct LifeChange {
   OwnerOptimizer* optimizer = nullptr;
   OptimizerLife life;
@@ -72,16 +74,17 @@ struct LifeChange {
   std::optional<LoadedCounters> loaded;
 };
 
-// Applies the changes that an optimizer has decided on, and shows them to the owner's journal. The
-// worker's one is change::Changes. Thread-safe.
+// Applies the changes that an optimizer has decided on, and passes them to the owner's journal. A
+// worker's implementation is change::Changes. Thread-safe.
 class ChangeApplier {
  public:
   virtual ~ChangeApplier() = default;
   // Requires: the write claims of the optimizer and of the plan's parameters are held; every step
-  // may be applied, and its session has said so. Errors: those of the parameters' devices, after
-  // which the parameters keep their versions, and no trainer's step has ended; on the host none.
+  // may be applied, and its session has confirmed this. Errors: those of the parameters' devices,
+  // after which the parameters keep their versions, and no trainer's step has ended. On the host
+  // there are no errors.
   virtual absl::Status Apply(StepChange& change) = 0;
-  // Requires, for this and the next: no other such change of the optimizer is under way.
+  // Requires, for this function and the next: no other such change of the optimizer is under way.
   // Errors: those of OptionGroups::Change.
   virtual absl::Status Apply(OptionsChange& change) = 0;
   // Errors: those of OwnerOptimizer::SetLife, and of the devices at the end of a load.

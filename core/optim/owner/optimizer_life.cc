@@ -43,7 +43,8 @@ absl::Status Unusable(const std::string& name, const std::string& owner, const s
   return WithDetail(absl::FailedPreconditionError(absl::StrCat(problem, "; ", remedy)), detail);
 }
 
-// Returns the error for an optimizer whose part on `owner` is missing or fits no other part.
+// Returns the error for an optimizer whose part on `owner` is missing or does not fit the other
+// parts.
 absl::Status HalfOptimizer(const std::string& name, const std::string& owner,
                            absl::string_view problem, absl::string_view remedy = kBringBack) {
   return Unusable(
@@ -55,8 +56,8 @@ std::string Part(const PartReport& report) {
   return absl::StrCat(report.owner.name, "'s part, of ", report.steps, " steps");
 }
 
-// Checks that the owner has the part that `part` expects there. `report` is the owner's, or null if
-// the owner was not asked.
+// Checks that the owner has the part that `part` expects there. `report` is the owner's report, or
+// null if the owner was not asked.
 absl::Status CheckOther(const std::string& name, const PartReport& part, const LifeOwner& owner,
                         const PartReport* report, bool may_be_missing) {
   const auto half = [&](absl::string_view problem, absl::string_view remedy = kBringBack) {
@@ -95,7 +96,7 @@ absl::Status CheckParts(const std::string& name, absl::Span<const PartReport> re
   return absl::OkStatus();
 }
 
-// The names of `items`, sorted.
+// Returns the names of `items`, sorted.
 template <typename Items, typename NameOf>
 std::vector<std::string> Names(const Items& items, NameOf name_of) {
   std::vector<std::string> names;
@@ -128,10 +129,10 @@ bool KnowsAllAsTheyAre(const OptimizerLife& life, absl::Span<const PartReport> r
          });
 }
 
-// A load of what is missing gives its life to the parts that it has loaded first, and then to those
-// that stay. Returns the error for a load that is, or was stopped, between the two: every owner has
-// a part that has been stepped, and only some parts are of a life that knows all owners as they
-// are.
+// A load of what is missing gives its life first to the parts that it has loaded, and then to those
+// that stay. Returns the error for a load that is between the two, or was stopped there: every
+// owner has a part that has been stepped, and only some of the parts have a life with the present
+// owners.
 absl::Status CheckJoined(const std::string& name, absl::Span<const PartReport> reports) {
   const bool all = std::all_of(reports.begin(), reports.end(), [](const PartReport& each) {
     return each.hosted && each.steps > 0;

@@ -24,7 +24,7 @@ std::vector<OptimizerSpec> SpecsOf(absl::Span<const FunctionPtr> functions) {
 
 }  // namespace
 
-// The functions and the step count that a batch is run with, as they are at its turn.
+// The functions and the step count with which a batch is run, as they are at its turn.
 struct OwnerOptimizer::RunState {
   GroupFunctions functions;
   uint64_t steps_accepted = 0;
@@ -133,7 +133,7 @@ void OwnerOptimizer::RunSized(int64_t elements, FlowId flow, Task run) {
 void OwnerOptimizer::TakeTurn(StepRequest request) {
   if (gate_ == nullptr) return request.done(StepResult{});
   request.takes_turn = true;
-  // Not shared: the gate keeps it while the turn is waited for, and calls it only in calls of this
+  // Not shared: the gate keeps it while it waits for the turn, and calls it only in calls of this
   // object.
   request.done = [this, done = std::move(request.done)](absl::StatusOr<StepResult> result) mutable {
     if (result.ok()) result->steps_accepted = stats().steps;
@@ -376,8 +376,8 @@ void OwnerOptimizer::Record(StepChange& change, absl::Span<const Parameter::Writ
   auto write = writes.begin();
   for (size_t i = 0; i < plan.indices.size(); ++i) {
     const size_t index = plan.indices[i];
-    // The version that the step was applied to. A step of rows has raised the version by one, and
-    // the write claim kept other writers away.
+    // This is the version that the step was applied to. A step of rows has raised the version by
+    // one, and the write claim has kept other writers away.
     const uint64_t current =
         table_.versions(index) != nullptr ? (write++)->version : table_[index].version() - 1;
     result.max_staleness = std::max(

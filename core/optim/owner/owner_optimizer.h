@@ -52,15 +52,15 @@ inline constexpr int64_t kInlineElements = 512 * 1024;
 // The staleness of the gradients for one parameter, in versions.
 struct ParameterStaleness {
   std::string parameter;  // its name, or its id
-  uint64_t last = 0;      // of the last step whose version is known
+  uint64_t last = 0;      // in the latest step whose version is known
   uint64_t most = 0;
   double mean = 0;
-  uint64_t steps = 0;  // the steps whose version is known
+  uint64_t steps = 0;  // the number of steps whose version is known
 };
 
 // The identity of an optimizer as a value of the store.
 struct HostedAs {
-  GlobalId id;         // none: the optimizer draws one
+  GlobalId id;         // if it is no id, the optimizer draws one
   bool named = false;  // whether the value has a name
 };
 
@@ -69,17 +69,16 @@ struct HostedAs {
 // the optimizer's type. Thread-safe.
 class OwnerOptimizer : public store::Object, public std::enable_shared_from_this<OwnerOptimizer> {
  public:
-  // Reserves spares and state (charged to the store's budget) for all parameters of `groups`,
-  // which may be none, so that no step fails for memory. Large steps are shared out to `helpers`.
-  // Steps and measures of more than kInlineElements run on `large_steps`, whoever ends their wait:
-  // that may be a thread of the carrier or of the timer, which must not compute for long. They run
-  // on that thread after all if `large_steps` is null or full.
-  // Every change goes through `changes`. `registry`, `store`, `changes` and the executors outlive
-  // the last step.
-  // Errors: INVALID_ARGUMENT (no group; groups of several types; an option or setting that is
-  // unknown or out of range; a value that is no parameter or does not require grad; a repeated
-  // parameter; a dtype that the optimizer cannot step), NOT_FOUND (an unknown type),
-  // RESOURCE_EXHAUSTED; nothing is kept then.
+  // Reserves spares and state (charged to the store's budget) for all parameters of `groups`, of
+  // which there may be none, so that no step fails for lack of memory. Large steps are divided
+  // among `helpers`. Steps and measurements of more than kInlineElements run on `large_steps`,
+  // because the thread that ends their wait may belong to the carrier or the timer and must not
+  // compute for long. If `large_steps` is null or full, they run on that thread all the same. Every
+  // change goes through `changes`. `registry`, `store`, `changes` and the executors must outlive
+  // the last step. Errors: INVALID_ARGUMENT (no group; groups of several types; an option or
+  // setting that is unknown or out of range; a value that is not a parameter or does not require
+  // grad; a repeated parameter; a dtype that the optimizer cannot step), NOT_FOUND (an unknown
+  // type), RESOURCE_EXHAUSTED; nothing is reserved then.
   static absl::StatusOr<std::shared_ptr<OwnerOptimizer>> Create(
       std::vector<ParameterGroup> groups, const OptimizerSettings& settings,
       const OptimizerRegistry& registry, store::Store& store, ChangeApplier& changes,
@@ -92,29 +91,29 @@ class OwnerOptimizer : public store::Object, public std::enable_shared_from_this
   size_t num_groups() const PSD_EXCLUDES(mutex_);
   // The options with which each group was created, including defaults.
   const std::vector<OptimizerSpec>& created() const { return created_; }
-  // The present options of a group. Errors: INVALID_ARGUMENT if there is no such group.
+  // Returns the present options of a group. Errors: INVALID_ARGUMENT if there is no such group.
   absl::StatusOr<GroupOptions> options(size_t group) const PSD_EXCLUDES(mutex_);
 
-  // Applies one step when it is its turn: writes the spares, publishes all of them as one, then
+  // Applies one step when it is its turn: writes the spares, publishes all of them at once, then
   // calls `done`. Parameters without a gradient are untouched, and so are their state and step
-  // count. A small step runs on this thread, or on that of the last step before it, or on the
-  // thread that ends the wait that its mode asks for; see Create for large ones.
-  // A step that was applied before is answered `repeated`.
-  // Errors (through `done`): CANCELLED, what Check says, FAILED_PRECONDITION (a step that its
-  // trainer has given up, or that is too old to tell whether it was applied), ABORTED (of a session
-  // that has ended), RESOURCE_EXHAUSTED (no memory to add up
+  // count. A small step runs on this thread, on the thread of the step before it, or on the thread
+  // that ends the wait that its mode asks for; for large steps see Create. A step that was applied
+  // before is answered `repeated`. Errors (through `done`): CANCELLED, those of Check,
+  // FAILED_PRECONDITION (a step that its trainer has given up, or a step that is so old that it is
+  // unknown whether it was applied), ABORTED (the session has ended), RESOURCE_EXHAUSTED (no memory
+  // to add up the gradients of a round), and those of StepGate.
   // the gradients of a round), and StepGate's.
   void Step(StepRequest request);
 
   // Computes the sum of the squares of a step's gradients, before the step's terms (scale, limit)
   // are applied, and passes it to `done`. In synchronous modes the request needs a place in a round
-  // that the lead has named, for which the gradients of all its members are reduced, so this waits
-  // for the other members as a step does. Until the next round is measured, a request of the same
-  // turn gets the same answer.
-  // The terms and callbacks of `request` are ignored. Errors (through `done`): as Step.
+  // that the lead has named. The gradients of all members of the round are then reduced, so this
+  // waits for the other members as a step does. Until the next round is measured, a request of the
+  // same turn gets the same answer. The terms and callbacks of `request` are ignored. Errors
+  // (through `done`): as Step.
   void Measure(StepRequest request, absl::AnyInvocable<void(absl::StatusOr<double>)> done);
 
-  // Whether steps wait for those of other trainers. See StepGate.
+  // Whether steps wait for steps of other trainers. See StepGate.
   bool waits() const { return gate_ != nullptr; }
   // Returns a new number, for StepRequest::ticket.
   uint64_t NewTicket() { return last_ticket_.fetch_add(1, std::memory_order_relaxed) + 1; }
@@ -122,101 +121,103 @@ class OwnerOptimizer : public store::Object, public std::enable_shared_from_this
   void Withdraw(uint64_t ticket);
   // See StepGate. Does nothing if steps do not wait.
   void GiveUp(uint64_t incarnation, uint64_t before);
-  // Only the owner that leads is asked for turns. See docs/decisions/0016-one-lead.md.
+  // Only the lead is asked for turns. See docs/decisions/0016-one-lead.md.
   //   - In synchronous rounds the turn comes when all members have asked. The answer has the lead's
-  //     word on the round, with which the step goes to all owners.
+  //     word on the round, which is sent to all owners with the step.
   //   - If steps wait one by one, the step is applied on all owners `in_turn` when its turn has
   //     come, and then its turn is ended here.
   //   - If no step waits, the turn comes at once.
-  // The request's step_id is the turn's, and its ended_before is about turns. The answer has the
-  // number of accepted steps.
-  // Errors (through `done`): StepGate's; CANCELLED: the turn was ended before the question for it
-  // arrived.
+  // The request's step_id is the id of the turn, and its ended_before is about turns. The answer
+  // has the number of accepted steps. Errors (through `done`): those of StepGate; CANCELLED if the
+  // turn was ended before the request for it arrived.
   void TakeTurn(StepRequest request);
   // Ends a turn of the trainer with this session: at the lead when its step has ended, and in
   // rounds on every owner where the step was not applied. A step that waits in the turn's round is
-  // answered CANCELLED, and nobody waits for the turn's step any more.
+  // answered CANCELLED, and other steps no longer wait for it.
   void EndTurn(GlobalId session, GlobalId turn, bool applied) PSD_EXCLUDES(mutex_);
-  // A trainer with this session has created or joined the optimizer. The members of named rounds
-  // wait for the steps of such trainers only. If the session is a new one of the trainer, a former
-  // one leaves now, and nobody waits for the trainer's turns with numbers below
-  // `turns_ended_before` any more.
+  // To be called when a trainer with this session has created or joined the optimizer. The members
+  // of named rounds wait only for steps of such trainers. If the session is a new one of the
+  // trainer, a former one leaves now, and nobody waits any more for the trainer's turns with
+  // numbers below `turns_ended_before`.
   void Join(GlobalId session, uint64_t turns_ended_before) PSD_EXCLUDES(mutex_);
   // See StepGate.
   void Leave(GlobalId session, uint64_t before);
-  // The session never comes back: it leaves, and nothing of it is applied any more.
+  // To be called when the session has ended for ever. It leaves, and none of its steps is applied
+  // any more.
   void EndSession(GlobalId session) PSD_EXCLUDES(mutex_);
 
   // See StepGate::Close. Does nothing if steps do not wait.
   void CloseGate(const absl::Status& why);
 
-  // Checks whether a step could be applied now.
-  // Errors: FAILED_PRECONDITION (a gradient is older than the mode allows, naming both versions and
-  // the bound, or of an unknown version that the mode does not allow); INVALID_ARGUMENT (a gradient
-  // is sparse, and the options do not allow sparse gradients).
+  // Checks whether a step could be applied now. Errors: FAILED_PRECONDITION (a gradient is older
+  // than the mode allows, naming both versions and the bound, or its version is unknown and the
+  // mode does not allow that); INVALID_ARGUMENT (a gradient is sparse, and the options do not allow
+  // sparse gradients).
   absl::Status Check(const StepPlan& plan) const PSD_EXCLUDES(mutex_);
 
-  // Returns the functions with which a step is made: those of the present options or, if `options`
-  // has the options of every group, of these. For changes that are applied again.
-  // Errors: those of OptionGroups::Change; INVALID_ARGUMENT for another number of groups.
+  // Returns the functions for a step: those of the given `options` of all groups, or those of the
+  // present options if `options` is empty. For changes that are applied again. Errors: those of
+  // OptionGroups::Change; INVALID_ARGUMENT for another number of groups.
   absl::StatusOr<GroupFunctions> FunctionsWith(
       absl::Span<const std::map<std::string, double>> options) const PSD_EXCLUDES(mutex_);
 
   // Changes options of a group from the next step on, then calls `done` with the group's new
-  // options. Version 0: this owner decides and makes the next version; otherwise another one has
-  // decided, see OptionGroups::Change.
-  // Errors: INVALID_ARGUMENT (no such group, unknown or out-of-range option); FAILED_PRECONDITION
-  // when the changed optimizer would need other state than was reserved, or is not of `life`.
+  // options. If the version is 0, this owner decides and makes the next version; otherwise another
+  // owner has decided it (see OptionGroups::Change). Errors: INVALID_ARGUMENT (no such group,
+  // unknown or out-of-range option); FAILED_PRECONDITION if the changed optimizer would need other
+  // state than was reserved, or does not have the life `life`.
   void SetOptions(size_t group, std::map<std::string, double> changes, uint64_t version,
                   GlobalId life, absl::AnyInvocable<void(absl::StatusOr<GroupOptions>)> done);
 
   // The life that this part belongs to. A new part's life has no id and no owners until SetLife.
   OptimizerLife life() const PSD_EXCLUDES(mutex_);
-  // From now on only steps of this life are applied, if any; those of others that wait are refused.
-  // The life's memory is charged to the store's budget.
-  // Errors: FAILED_PRECONDITION: the part's life has ended; RESOURCE_EXHAUSTED.
+  // From now on only steps of this life are applied, if any; waiting steps of other lives are
+  // refused. The life's memory is charged to the store's budget. Errors: FAILED_PRECONDITION if the
+  // part's life has ended; RESOURCE_EXHAUSTED.
   absl::Status SetLife(OptimizerLife life) PSD_EXCLUDES(deciding_, mutex_);
-  // As SetLife, if the part is in the life `judged` after so many steps; nothing changes if it is
-  // in `life` already. Requires: the claim of claim_id(). Errors: those of SetLife;
-  // FAILED_PRECONDITION when it is neither.
+  // As SetLife, if the part is in the life `judged` after this many steps. Changes nothing if the
+  // part is already in `life`. Requires: the claim of claim_id(). Errors: those of SetLife;
+  // FAILED_PRECONDITION if the part is in neither life.
   absl::Status JoinLife(OptimizerLife life, GlobalId judged, uint64_t steps)
       PSD_EXCLUDES(deciding_, mutex_);
   // Ends the load that has given the life `load` to the part and replaced its state: sets the saved
-  // counters, and begins `life`. If the part is in `life` already, the counters stay as they are.
-  // No `load` stands for any. Requires: the claims of claim_id() and of all parameters. Errors:
-  // those of SetLife and CheckLoad.
+  // counters, and begins `life`. If the part is already in `life`, the counters stay as they are.
+  // Without an id, `load` stands for any load. Requires: the claims of claim_id() and of all
+  // parameters. Errors: those of SetLife and CheckLoad.
   absl::Status FinishLoad(OptimizerLife life, GlobalId load, const LoadedCounters& counters)
       PSD_EXCLUDES(deciding_, mutex_);
-  // Reads anew what is derived from the arrays of state, after a load has written them; FinishLoad
-  // does so too. Requires: the claims of all parameters. Errors: those of the devices.
+  // Recomputes what is derived from the arrays of state, after a load has written them. FinishLoad
+  // does this too. Requires: the claims of all parameters. Errors: those of the devices.
   absl::Status StateReplaced();
-  // The id under which it is hosted. Every step claims it: who has the claim knows that no step is
-  // under way.
+  // The id under which the optimizer is hosted. Every step claims it, so no step is under way while
+  // the claim is held.
   GlobalId claim_id() const { return claim_id_; }
   // Whether its changes are changes of named contents: it has a name, or a parameter that was
   // created with one.
   bool described() const { return described_; }
-  // Ends the part's life: no step is applied any more, and steps that wait are refused.
+  // Ends the part's life: no step is applied any more, and waiting steps are refused.
   void EndLife(store::Changing) PSD_EXCLUDES(deciding_, mutex_);
 
-  // For the implementation of ChangeApplier only, whose functions say what they require.
+  // To be called only by the implementation of ChangeApplier, whose functions say what they
+  // require.
   absl::Status Apply(store::Changing changing, StepChange& change) PSD_EXCLUDES(mutex_);
   absl::Status Apply(store::Changing, const OptionsChange& change) PSD_EXCLUDES(mutex_);
   absl::Status Apply(store::Changing changing, const LifeChange& change) PSD_EXCLUDES(mutex_);
 
   struct Stats {
     uint64_t steps = 0;
-    uint64_t skipped = 0;  // steps that were skipped because of overflow
+    uint64_t skipped = 0;  // steps that were skipped because of an overflow
     uint64_t max_staleness = 0;
     double mean_staleness = 0;
     size_t state_bytes = 0;
     double loss_scale = 0;    // 0: losses are not scaled
-    uint64_t good_steps = 0;  // in a row, with this loss scale
+    uint64_t good_steps = 0;  // good steps in a row with this loss scale
     size_t members = 0;       // trainers that others wait for
     size_t waiting = 0;       // steps that wait for other trainers
   };
   Stats stats() const PSD_EXCLUDES(mutex_);
-  // The staleness of at most `limit` parameters for which it is known, the most stale first.
+  // Returns the staleness of at most `limit` parameters for which it is known, the most stale
+  // first.
   std::vector<ParameterStaleness> staleness(size_t limit) const PSD_EXCLUDES(mutex_);
 
  private:
@@ -231,7 +232,7 @@ class OwnerOptimizer : public store::Object, public std::enable_shared_from_this
            settings_.mode.when_stale == UpdateMode::WhenStale::kWait;
   }
   absl::StatusOr<MemoryCharge> ChargeLife(const OptimizerLife& life);
-  // Answers the steps that must not wait any more.
+  // Answers the steps that must not wait any longer.
   void RecheckGate();
   StepResult RepeatedResult() const PSD_REQUIRES(mutex_);
   // Returns the answer to a step that must not wait. Called with the gate's lock held.
@@ -239,7 +240,7 @@ class OwnerOptimizer : public store::Object, public std::enable_shared_from_this
       PSD_EXCLUDES(mutex_);
   // The gate's view of turns.
   StepGate::Turns Turns();
-  // Runs `run`, which handles `elements` elements, on this thread or on `large_steps_`.
+  // Runs `run`, which processes `elements` elements, on this thread or on `large_steps_`.
   void RunSized(int64_t elements, FlowId flow, Task run);
   // Runs steps whose turn has come.
   void Run(std::vector<StepRequest> steps);
@@ -253,15 +254,15 @@ class OwnerOptimizer : public store::Object, public std::enable_shared_from_this
   void Apply(StepBatch& batch) PSD_EXCLUDES(mutex_);
   // Reads the options and the step count, and answers the steps that FindKnown knows.
   RunState Begin(StepBatch& batch) PSD_EXCLUDES(mutex_);
-  // Steps all parameters of the plan, and returns when it is done. Errors: those of the devices.
+  // Steps all parameters of the plan. Returns when this is done. Errors: those of the devices.
   absl::Status RunKernels(store::Changing changing, const StepChange& change,
                           absl::Span<const store::Parameter::Write> writes);
-  // Runs those of the parameters on devices, or those of the parameters on the host.
+  // Steps the parameters on devices, or the parameters on the host.
   absl::Status RunKernelsWhere(store::Changing changing, const StepChange& change,
                                absl::Span<const store::Parameter::Write> writes, bool on_devices);
   void Record(StepChange& change, absl::Span<const store::Parameter::Write> writes)
       PSD_EXCLUDES(mutex_);
-  // A round that is skipped is one skipped step, as a round that is applied is one accepted step.
+  // Counts a skipped round as one skipped step, as an applied round counts as one accepted step.
   void RecordOverflow(StepChange& change) PSD_EXCLUDES(mutex_);
   // Checks that `function` can step all parameters of `group`.
   absl::Status CheckFunction(size_t group, const FunctionalOptimizer& function) const;
@@ -274,18 +275,20 @@ class OwnerOptimizer : public store::Object, public std::enable_shared_from_this
   store::Store& store_;
   ChangeApplier& changes_;
   const Helpers helpers_;
-  Executor* const large_steps_;  // or null
-  const GlobalId claim_id_;  // its own; claimed by every step: steps of one optimizer are serial
+  Executor* const large_steps_;  // may be null
+  // Its own id; every step claims it, so steps of one optimizer are serial.
+  const GlobalId claim_id_;
   const OptimizerSettings settings_;
   const std::vector<OptimizerSpec> created_;  // the spec that each group was created with
   const std::string type_;
   const ParameterTable table_;
-  bool has_devices_ = false;  // whether one of them is on a device; fixed by the constructor
+  // Whether a parameter is on a device; does not change after construction.
+  bool has_devices_ = false;
   size_t state_bytes_ = 0;
   bool described_ = false;
 
-  // Held while a change of the life or of options is decided and applied, so that what was checked
-  // stays true and a journal gets such changes in their order.
+  // Held while a change of the life or of options is decided and applied, so that the result of the
+  // checks stays true and a journal gets such changes in their order.
   Mutex deciding_;       // before: OwnerOptimizer::mutex_, Journal
   mutable Mutex mutex_;  // leaf
   OptionGroups groups_ PSD_GUARDED_BY(mutex_);
@@ -299,7 +302,7 @@ class OwnerOptimizer : public store::Object, public std::enable_shared_from_this
   std::atomic<uint64_t> last_ticket_{0};
 
   RoundMeasure measure_;  // used in synchronous rounds only
-  // Null if steps never wait. The gate takes mutex_ while it holds its own lock, never the reverse.
+  // Null if steps never wait. The gate locks mutex_ while it holds its own lock, never the reverse.
   const std::unique_ptr<StepGate> gate_;
 };
 

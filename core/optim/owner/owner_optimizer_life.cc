@@ -70,7 +70,7 @@ absl::Status OwnerOptimizer::JoinLife(OptimizerLife life, GlobalId judged, uint6
 
 absl::Status OwnerOptimizer::FinishLoad(OptimizerLife life, GlobalId load,
                                         const LoadedCounters& counters) {
-  PSD_RETURN_IF_ERROR(StateReplaced());  // may take long, so no lock is held yet
+  PSD_RETURN_IF_ERROR(StateReplaced());  // this may take long, so no lock is held yet
   LifeChange change{this, std::move(life), counters};
   {
     MutexLock deciding(deciding_);

@@ -1,6 +1,6 @@
 #pragma once
 
-// The parameter groups from which an optimizer is created: checks them and reserves their memory.
+// Checks the parameter groups from which an optimizer is created, and reserves their memory.
 
 #include <memory>
 #include <vector>
@@ -28,12 +28,12 @@ struct ReservedGroups {
   std::vector<std::unique_ptr<SteppedParameter>> parameters;  // those of all groups
 };
 
-// Makes the checks of ReserveGroups, and reserves nothing. Errors: those of ReserveGroups, except
-// RESOURCE_EXHAUSTED.
+// Makes the same checks as ReserveGroups, and reserves nothing. Errors: those of ReserveGroups,
+// except RESOURCE_EXHAUSTED.
 absl::Status CheckGroups(const std::vector<ParameterGroup>& groups,
                          const OptimizerSettings& settings, const OptimizerRegistry& registry);
 
-// Errors: those of OwnerOptimizer::Create; nothing is reserved then.
+// Errors: those of OwnerOptimizer::Create. After an error nothing is reserved.
 absl::StatusOr<ReservedGroups> ReserveGroups(std::vector<ParameterGroup> groups,
                                              const OptimizerSettings& settings,
                                              const OptimizerRegistry& registry,

@@ -29,7 +29,7 @@ struct StepBatch {
   absl::InlinedVector<Step, 1> steps;
 };
 
-// Returns the number of elements of a plan's gradients, which is what measuring them reads.
+// Returns the number of elements of a plan's gradients, which is how many a measurement reads.
 int64_t ElementsOf(const StepPlan& plan);
 
 // Returns the number of elements that the steps read or write. Requires: the batch's claim is held.
@@ -38,13 +38,13 @@ int64_t StepElements(const StepBatch& batch, const ParameterTable& table);
 // Returns the ids that the batch claims, sorted: those of its parameters, and `claim_id`.
 std::vector<GlobalId> ClaimedIds(const StepBatch& batch, GlobalId claim_id);
 
-// Checks a step of the parameters in `table`, each group of which is stepped by its function.
-// Errors: those of OwnerOptimizer::Check.
+// Checks a step of the parameters in `table`; `functions` has the function of each group. Errors:
+// those of OwnerOptimizer::Check.
 absl::Status CheckStep(const StepPlan& plan, const ParameterTable& table, const UpdateMode& mode,
                        absl::Span<const FunctionPtr> functions);
 
-// Checks the steps that still apply, and merges them into one plan and one set of terms. Returns
-// nothing if no step is left. Errors: RESOURCE_EXHAUSTED.
+// Checks the steps that may still be applied, and merges them into one plan and one set of terms.
+// Returns nothing if no step is left. Errors: RESOURCE_EXHAUSTED.
 absl::StatusOr<std::optional<StepPlan>> MergeSteps(StepBatch& batch, const ParameterTable& table,
                                                    const UpdateMode& mode,
                                                    absl::Span<const FunctionPtr> functions,

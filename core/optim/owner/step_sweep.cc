@@ -10,7 +10,7 @@
 namespace psd::optim {
 namespace {
 
-// The arrays that one thread applies at a time, all with the same function.
+// The arrays that one thread steps at a time, all with the same function.
 struct Piece {
   const FunctionalOptimizer* function = nullptr;
   std::vector<StepArrays> arrays;
@@ -37,7 +37,7 @@ class Pieces {
   const Piece& operator[](size_t index) const { return pieces_[index]; }
 
  private:
-  // Returns a piece for `function` that has room: the last one, or else a new one.
+  // Returns a piece for `function` that has room: the last one, or a new one.
   Piece& Open(const FunctionalOptimizer& function) {
     if (pieces_.empty() || pieces_.back().function != &function ||
         pieces_.back().elements >= kPieceElements) {

@@ -1,7 +1,7 @@
 #pragma once
 
-// Runs the dense part of a step: the arrays of all parameters, by as few kernel calls as possible,
-// and on several threads if the step is large.
+// Runs the dense part of a step: the arrays of all parameters, with as few kernel calls as
+// possible, and on several threads if the step is large.
 
 #include <cstddef>
 #include <cstdint>
@@ -17,17 +17,17 @@
 
 namespace psd::optim {
 
-// The number of elements that one thread takes at a time. This is work for a tenth of a millisecond
-// or more, several times the cost of waking another thread. A step of fewer elements than two such
-// pieces runs on the calling thread alone.
+// The number of elements that one thread takes at a time. This is work for at least a tenth of a
+// millisecond, several times the cost of waking another thread. A step with fewer elements than two
+// such pieces runs on the calling thread alone.
 inline constexpr int64_t kPieceElements = 256 * 1024;
 static_assert(kPieceElements % kPartElements == 0);
 
 // Confined to the thread of the step.
 class StepSweep {
  public:
-  // `functions` are those of the groups, by the group's number; they must outlive Run. `parameters`
-  // is the number of arrays to expect.
+  // `functions` has the function of each group, by the group's number, and must outlive Run.
+  // `parameters` is the expected number of arrays.
   StepSweep(absl::Span<const FunctionPtr> functions, size_t parameters);
 
   // Adds the arrays of a whole parameter of `group`. They must outlive Run.
@@ -51,7 +51,7 @@ class StepSweep {
 
   std::vector<Group> groups_;
   int64_t elements_ = 0;
-  absl::flat_hash_set<Device*> devices_;  // those that are not the CPU
+  absl::flat_hash_set<Device*> devices_;  // the devices other than the CPU
 };
 
 }  // namespace psd::optim

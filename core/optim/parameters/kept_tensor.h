@@ -6,8 +6,8 @@
 
 namespace psd::optim {
 
-// Refers to a tensor: it owns one, or borrows one that somebody else keeps alive for at least as
-// long. Borrowing saves the reference counts of the thousands of gradients of a step.
+// Refers to a tensor that it owns, or that it borrows from code which keeps it alive for at least
+// as long. Borrowing saves the reference counts of the thousands of gradients of a step.
 class KeptTensor {
  public:
   KeptTensor() = default;
@@ -22,7 +22,7 @@ class KeptTensor {
   const Tensor* operator->() const { return &**this; }
 
  private:
-  const Tensor* kept_ = nullptr;  // null: own_
+  const Tensor* kept_ = nullptr;  // if null, own_ is used
   Tensor own_;
 };
 

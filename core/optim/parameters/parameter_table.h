@@ -40,8 +40,8 @@ class ParameterTable {
   store::Parameter* versions(size_t index) const { return versions_[index]; }
 
   // Returns the index of parameter `id`, or nothing if the table does not have it at `first` or
-  // later. A caller that looks up ascending ids should pass the index after the last one found as
-  // `first`: a parameter right there is found at once.
+  // later. A caller that looks up ascending ids should pass the index after the last result as
+  // `first`: a parameter at exactly that index is found at once.
   std::optional<size_t> Find(GlobalId id, size_t first = 0) const {
     if (first < ids_.size() && ids_[first] == id) return first;
     return Search(id, first);
@@ -55,7 +55,7 @@ class ParameterTable {
                                 std::shared_ptr<const void> keeper = nullptr) const;
 
   // Returns a plan whose gradients are the sums of those of `a` and `b`. A gradient that only one
-  // of them has is taken over. Errors: RESOURCE_EXHAUSTED.
+  // of them has is taken as it is. Errors: RESOURCE_EXHAUSTED.
   absl::StatusOr<StepPlan> Sum(StepPlan a, StepPlan b) const;
   // Brings sums into the form that SumOfSquares and Apply take; see SteppedParameter::Round. Must
   // be called when all plans have been added. Errors: RESOURCE_EXHAUSTED.

@@ -50,7 +50,7 @@ absl::Status CheckSparse(const FunctionalOptimizer& function) {
                    "fetch the parameter whole, or step it with sgd or adagrad"));
 }
 
-// The bytes of one row of a matrix; 0 for a parameter of another rank.
+// Returns the bytes of one row of a matrix; 0 for a parameter of another rank.
 size_t RowBytes(const store::Parameter& parameter) {
   if (parameter.shape().rank() != 2) return 0;
   return static_cast<size_t>(parameter.shape()[1]) * ItemSize(parameter.dtype());
@@ -105,7 +105,7 @@ class DenseParameter : public SteppedParameter {
   absl::Status Round(ParameterGradient& sum) const override;
   double SumOfSquares(const ParameterGradient& gradient) const override;
 
-  // A step writes a whole new version, even if its gradient has few rows.
+  // A step writes a whole new version, even if its gradient has only a few rows.
   int64_t StepElements(const ParameterGradient& /*gradient*/) const override { return elements_; }
   absl::Status Apply(store::Changing changing, const FunctionalOptimizer& function,
                      const ParameterGradient& gradient, StepArrays arrays) override;
@@ -147,7 +147,7 @@ class DenseParameter : public SteppedParameter {
   // Where each step puts its gradient, in the memory of device_; null on the host. Not shared.
   std::shared_ptr<Block> gradient_;
   const absl::Status sparse_status_;  // whether the optimizer's type takes sparse gradients
-  // Whether a step also moves rows without a gradient. Sparse gradients are made dense then.
+  // Whether a step also moves rows without a gradient. Then sparse gradients are made dense.
   const bool sparse_moves_all_;
   RowBatches batches_;
 };
@@ -204,7 +204,7 @@ absl::StatusOr<ParameterGradient> DenseParameter::Sum(const ParameterGradient& a
   ParameterGradient dense_a = a, dense_b = b;
   PSD_RETURN_IF_ERROR(MakeDense(dense_a));
   PSD_RETURN_IF_ERROR(MakeDense(dense_b));
-  // The longer sum goes first: it may be in f32 although the parameter is not.
+  // The dense gradient in f32 goes first: a sum may be in f32 although the parameter is not.
   if (dense_b.gradient->dtype() != dtype_) std::swap(dense_a, dense_b);
   PSD_ASSIGN_OR_RETURN(sum.gradient, ops::AddToSum(*dense_a.gradient, *dense_b.gradient));
   return sum;

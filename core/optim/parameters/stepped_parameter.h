@@ -31,8 +31,8 @@
 
 namespace psd::optim {
 
-// A gradient for one parameter: `gradient` if that is defined, otherwise the sum of the parts in
-// `sparse`. SteppedParameter::Prepare fills in the fields at the end.
+// A gradient for one parameter: `gradient` if it is defined, otherwise the sum of the parts in
+// `sparse`. SteppedParameter::Prepare sets the fields at the end.
 struct ParameterGradient {
   GlobalId parameter;
   KeptTensor gradient;
@@ -40,10 +40,11 @@ struct ParameterGradient {
   std::vector<SparseTensor> sparse = {};
   // Set if `gradient` is a sum in f32 of gradients of this dtype, f16 or bf16.
   std::optional<DType> rounds_to = std::nullopt;
-  // Set by Prepare: whether it was sparse in full or in part before it may have been made dense.
+  // Set by Prepare: whether the gradient was entirely or partly sparse. It may have been made
+  // dense.
   bool from_sparse = false;
-  // Set by Prepare: the sum of the sparse parts, or null if the gradient is dense (by now). Shared
-  // by copies of this gradient.
+  // Set by Prepare: the sum of the sparse parts, or null if the gradient is dense by now. Shared by
+  // copies of this gradient.
   std::shared_ptr<const SparseGradient> rows = nullptr;
 };
 
@@ -73,16 +74,16 @@ class SteppedParameter {
   size_t group() const { return group_; }
   virtual DType dtype() const = 0;
 
-  // The versioned parameter of which a step writes a new version, or null for rows, which are
-  // updated in place.
+  // The versioned parameter, of which a step writes a new version. Null for rows, which are updated
+  // in place.
   virtual store::Parameter* versions() const = 0;
   // The number of the current version.
   virtual uint64_t version() const = 0;
-  // The device on which it lives; null for the host.
+  // The device that holds it; null for the host.
   virtual Device* device() const = 0;
 
-  // Checks that `function`, which has other options than the function this was created with, can
-  // step it. Errors: INVALID_ARGUMENT naming the option.
+  // Checks that `function`, which has other options than the function with which this object was
+  // created, can step it. Errors: INVALID_ARGUMENT naming the option.
   virtual absl::Status CheckOptions(const FunctionalOptimizer& function) const = 0;
   // Checks a gradient and brings it into the form that Apply takes, or that Round takes if it is a
   // sum that is not rounded yet. A prepared gradient is on the host, wherever the parameter is.
@@ -92,11 +93,11 @@ class SteppedParameter {
   // sparse one dense; those of the gradient's device.
   virtual absl::Status Prepare(ParameterGradient& gradient) const = 0;
   // Returns the sum of two prepared gradients, or of a sum and a gradient, and modifies neither.
-  // Its version is the sum's as defined by ReadVersion. A sum of f16 or bf16 gradients is kept in
-  // f32 until Round. Errors: RESOURCE_EXHAUSTED.
+  // See ReadVersion for the version of a sum. A sum of f16 or bf16 gradients is kept in f32 until
+  // Round. Errors: RESOURCE_EXHAUSTED.
   virtual absl::StatusOr<ParameterGradient> Sum(const ParameterGradient& a,
                                                 const ParameterGradient& b) const = 0;
-  // Brings a sum into the form of a prepared gradient; must be called once, before Apply. Changes
+  // Brings a sum into the form of a prepared gradient. Must be called once, before Apply. Changes
   // nothing else. Errors: RESOURCE_EXHAUSTED.
   virtual absl::Status Round(ParameterGradient& /*sum*/) const { return absl::OkStatus(); }
   // Returns the sum of the squares of all elements of a prepared gradient. The result is not finite
@@ -104,7 +105,7 @@ class SteppedParameter {
   virtual double SumOfSquares(const ParameterGradient& gradient) const = 0;
 
   // Returns how many elements a step with a prepared gradient reads or writes, which may be far
-  // more than the gradient has. Requires the claims that Apply requires.
+  // more than the gradient has. Requires the same claims as Apply.
   virtual int64_t StepElements(const ParameterGradient& gradient) const = 0;
 
   // Begins one step with a prepared gradient. The caller has set in `arrays` what the whole step
@@ -128,8 +129,8 @@ class SteppedParameter {
   void set_steps(store::Changing, int64_t steps) { steps_ = steps; }
 
   virtual std::vector<StateArray> state() const = 0;
-  // Must be called after the arrays of state() were written from outside, as a load does.
-  // Errors: those of the device; on the host none.
+  // Must be called after the arrays of state() were written from outside, as a load does. Errors:
+  // those of the device; there are none on the host.
   virtual absl::Status StateReplaced() { return absl::OkStatus(); }
 
  protected:
@@ -141,12 +142,12 @@ class SteppedParameter {
   int64_t steps_ = 0;
 };
 
-// Errors: INVALID_ARGUMENT: no parameter that requires grad, or a dtype that `function` cannot
-// step; UNIMPLEMENTED naming a device on which `function` does not work.
+// Errors: INVALID_ARGUMENT if the entry is not a parameter that requires grad, or has a dtype that
+// `function` cannot step; UNIMPLEMENTED naming a device on which `function` does not work.
 absl::Status CheckDenseParameter(const store::Entry& entry, const FunctionalOptimizer& function);
-// A dense parameter: reserves its spare, its state and, on a device, room for a gradient, from the
-// parameter's allocator, for as long as it lives. Requires: CheckDenseParameter is OK. Errors:
-// RESOURCE_EXHAUSTED.
+// Makes a dense parameter steppable. Reserves its spare, its state and, on a device, room for a
+// gradient, from the parameter's allocator, for as long as the result lives. Requires:
+// CheckDenseParameter is OK. Errors: RESOURCE_EXHAUSTED.
 absl::StatusOr<std::unique_ptr<SteppedParameter>> NewDenseParameter(
     store::EntryPtr entry, size_t group, const FunctionalOptimizer& function);
 

@@ -23,8 +23,8 @@
 namespace psd::optim {
 namespace {
 
-// Returns `groups` with the ids of `extra` (ascending) merged into theirs. An id that only `extra`
-// has gets no positions: no entry of the gradient belongs to it.
+// Returns `groups` with the ids of `extra` (ascending) merged into its ids. An id that only `extra`
+// has gets no positions, because no entry of the gradient belongs to it.
 kernels::RowGroups WithIds(const kernels::RowGroups& groups, const std::vector<int64_t>& extra) {
   kernels::RowGroups all;
   all.positions = groups.positions;
@@ -89,7 +89,7 @@ class SteppedRows : public SteppedParameter {
   // Steps the rows of `groups`. `all` has everything except the rows and their state.
   absl::Status Step(store::Changing changing, const RowOptimizer& function,
                     const kernels::RowGroups& groups, RowArrays all);
-  // The same for a table on a device, whose rows are staged.
+  // As Step, for a table on a device, whose rows are staged.
   absl::Status StepThere(store::Changing changing, const RowOptimizer& function,
                          const kernels::RowGroups& groups, RowArrays all, StagedRows staged);
 
@@ -98,8 +98,8 @@ class SteppedRows : public SteppedParameter {
   RowBatches batches_;
   std::vector<StateBlock> blocks_;
   std::vector<std::byte*> state_;  // the blocks' data
-  // Rows that had a gradient in some step, ascending. Needed for optimizers that move such rows in
-  // every later step too.
+  // The rows that had a gradient in some step, ascending. Needed for optimizers that also move such
+  // rows in every later step.
   std::vector<int64_t> touched_;
   // The rows of a step that has begun and is not applied yet. Used for a table on a device only.
   std::optional<StagedRows> staged_;
@@ -118,10 +118,10 @@ absl::Status SteppedRows::Init(const RowOptimizer& function, MemoryAccount& memo
   return absl::OkStatus();
 }
 
-// Finds touched_ anew: a row whose state is not all zero had a gradient in some step.
+// Recomputes touched_: a row whose state is not all zero had a gradient in some step.
 absl::Status SteppedRows::StateReplaced() {
   const auto rows = static_cast<size_t>(rows_->NumRows());
-  std::vector<Tensor> arrays;  // where the host may read them
+  std::vector<Tensor> arrays;  // readable by the host
   for (const StateBlock& each : blocks_) {
     const Shape shape{static_cast<int64_t>(each.block->size() / ItemSize(each.slot.dtype))};
     PSD_ASSIGN_OR_RETURN(const Tensor array,
@@ -222,7 +222,7 @@ absl::Status SteppedRows::StepThere(store::Changing changing, const RowOptimizer
                                     StagedRows staged) {
   all.table = staged.rows();
   all.state = staged.state();
-  kernels::RowGroups numbered = groups;  // a staged row has its number in the step as id
+  kernels::RowGroups numbered = groups;  // a staged row's id is its number in the step
   std::iota(numbered.ids.begin(), numbered.ids.end(), 0);
   std::vector<std::byte> next;
   const size_t row_bytes = rows_->width() * ItemSize(rows_->dtype());

@@ -13,8 +13,8 @@
 
 namespace psd::optim {
 
-// Requires: the entry is rows. Errors: INVALID_ARGUMENT: rows that do not require grad, an
-// optimizer that steps none, or whose options do not allow sparse gradients.
+// Requires: the entry is a table of rows. Errors: INVALID_ARGUMENT if the rows do not require grad,
+// or if the optimizer does not step rows or has options that do not allow sparse gradients.
 absl::Status CheckSteppedRows(const store::Entry& entry, const FunctionalOptimizer& function);
 // Reserves state, charged to `memory`. Requires: CheckSteppedRows is OK. Errors:
 // RESOURCE_EXHAUSTED.

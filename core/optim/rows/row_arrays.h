@@ -1,6 +1,7 @@
 #pragma once
 
-// Helpers of the row optimizers: they turn untyped row arrays into the types that the kernels take.
+// Helpers of the row optimizers, which convert untyped row arrays to the types that the kernels
+// take.
 
 #include <cstddef>
 #include <string>

@@ -5,8 +5,8 @@
 namespace psd::optim {
 namespace {
 
-// The size of a batch's new rows. They, and the rows that they replace, should still be in the
-// nearest cache when they are published.
+// The size of a batch's new rows. These rows, and the rows that they replace, should still be in
+// the nearest cache when they are published.
 constexpr size_t kBatchBytes = size_t{4} << 10;
 
 }  // namespace

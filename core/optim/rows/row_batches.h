@@ -13,14 +13,13 @@
 
 namespace psd::optim {
 
-// Holds the buffer for the new rows of one batch, and reuses it from step to step.
-// Thread-compatible.
+// Holds the buffer for the new rows of one batch, and reuses it in later steps. Thread-compatible.
 class RowBatches {
  public:
   explicit RowBatches(size_t row_bytes);
 
-  // Steps the rows of `groups`, batch after batch. The caller fills `arrays` except for the fields
-  // that say which rows these are (ids, begins, count, ahead, positions) and `next`. After each
+  // Steps the rows of `groups`, batch after batch. The caller fills `arrays` except for `next` and
+  // the fields that say which rows these are (ids, begins, count, ahead, positions). After each
   // batch `publish` is called with the ids of its rows and the new rows, packed.
   void Step(const RowOptimizer& function, const kernels::RowGroups& groups, RowArrays arrays,
             absl::FunctionRef<void(absl::Span<const int64_t> ids, const std::byte* next)> publish);

@@ -2,7 +2,7 @@
 
 // The optimizer type "rowwise_adagrad", for rows only. Options: "lr", "lr_decay", "weight_decay"
 // (must be 0), "eps", "initial_accumulator_value", "maximize". State: "sum", one number per row, so
-// that it needs 1 / width of the memory of Adagrad's. The formula is in kernels/rows/rows_optim.h.
+// it needs 1 / width of the state memory of Adagrad. The formula is in kernels/rows/rows_optim.h.
 
 #include <memory>
 

@@ -23,7 +23,7 @@ bool PaceLedger::Feasible(GlobalId member) const {
 
 std::optional<GlobalId> PaceLedger::Next() {
   if (running_.has_value()) return std::nullopt;
-  // The oldest first.
+  // Sorted, the oldest first.
   std::vector<std::pair<std::pair<uint64_t, uint64_t>, GlobalId>> candidates;
   for (const auto& [id, member] : members_) {
     if (!member.waiting.empty())
@@ -35,7 +35,7 @@ std::optional<GlobalId> PaceLedger::Next() {
   auto chosen = std::find_if(candidates.begin(), candidates.end(),
                              [this](const auto& each) { return Feasible(each.second); });
   if (chosen == candidates.end()) {
-    if (candidates.size() < members_.size()) return std::nullopt;  // somebody still computes
+    if (candidates.size() < members_.size()) return std::nullopt;  // a member is still computing
     chosen = candidates.begin();
   }
   running_ = chosen->second;
@@ -58,7 +58,7 @@ bool PaceLedger::Withdraw(GlobalId step) {
                               [&](const Waiting& each) { return each.step == step; });
     if (found == member.waiting.end()) continue;
     member.waiting.erase(found);
-    member.floor = clock_;  // it starts anew
+    member.floor = clock_;  // the member starts again
     return true;
   }
   return false;

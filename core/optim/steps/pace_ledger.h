@@ -3,11 +3,12 @@
 // Decides whose step may run now, so that no gradient gets more than `bound` steps old. Pure.
 //
 // The clock counts applied steps. A member computes its next gradients after its last step has
-// ended. The clock at that moment is its *floor*. So its next step is at most `bound` old if it
-// runs at a clock of at most floor + bound, its deadline. A step may run if after it all other
-// members could still be served by their deadlines, the earliest first. With a bound of at least
-// members - 1 some step may always run. If none may run and everybody waits, the oldest goes:
-// nobody hangs, and the owner's exact check refuses a gradient that is too old then.
+// ended. The clock at that moment is the member's *floor*. So its next step is at most `bound` old
+// if it runs at a clock of at most floor + bound, its *deadline*. A step may run if, after it, all
+// other members could still step by their deadlines, the earliest deadline first. With a bound of
+// at least members - 1 some step may always run. If no step may run and every member waits, the
+// oldest step runs: no member hangs, and the owner's exact check refuses a gradient that is then
+// too old.
 
 #include <cstddef>
 #include <cstdint>
@@ -28,14 +29,14 @@ class PaceLedger {
   // Adds a step of `member`, which is waited for from now on until it leaves. A member's steps run
   // in the order of arrival.
   void Arrive(GlobalId member, GlobalId step);
-  // Returns the step that may run now, if there is one. It runs until Finish, and no other
-  // meanwhile.
+  // Returns the step that may run now, if there is one. It runs until Finish, and no other step
+  // runs meanwhile.
   std::optional<GlobalId> Next();
-  // The running step has ended. It counts if it was applied.
+  // To be called when the running step has ended. It is counted if it was applied.
   void Finish(bool applied);
   // Takes a step back. Returns false if the step does not wait.
   bool Withdraw(GlobalId step);
-  // The member is not waited for any more. Returns its steps that waited.
+  // The member is no longer waited for. Returns its waiting steps.
   std::vector<GlobalId> Leave(GlobalId member);
 
   size_t members() const { return members_.size(); }
@@ -50,7 +51,7 @@ class PaceLedger {
     uint64_t floor = 0;
     std::deque<Waiting> waiting;
   };
-  // Whether everybody else keeps to its deadline after one more step.
+  // Whether all other members can still keep their deadlines after one more step of `member`.
   bool Feasible(GlobalId member) const;
 
   const uint64_t bound_;

@@ -1,11 +1,11 @@
 #pragma once
 
-// The rounds that the lead of a synchronous optimizer has named, as they wait on one owner until
-// all members are there. Pure.
+// The rounds that the lead of a synchronous optimizer has named, and the steps that wait in them on
+// one owner until all members have come. Pure.
 //
-// A round is known by its first member's turn, because a turn is in one round only. The same round
-// may be gone through twice: all members measure, then all step. Between the two nothing is kept
-// here: the lead's word comes with every request.
+// A round is identified by its first member's turn, because a turn is in one round only. The same
+// round may be passed twice: all members measure, then all step. Nothing is kept between the two
+// phases, because the lead's word comes with every request.
 
 #include <cstddef>
 #include <map>
@@ -25,20 +25,20 @@ class RoundBoard {
   // Requires: trainers >= 1.
   explicit RoundBoard(uint32_t trainers) : trainers_(trainers) {}
 
-  // Adds a step that waits at `place`.
-  // Errors: INVALID_ARGUMENT if the word does not name the step's turn, names more members than
-  // there are trainers, or differs from the word that came with the round's other steps;
-  // FAILED_PRECONDITION if the others are in the other phase, or the turn has a step here already.
+  // Adds a step that waits at `place`. Errors: INVALID_ARGUMENT if the word does not contain the
+  // step's turn, names more members than there are trainers, or differs from the word of the
+  // round's other steps; FAILED_PRECONDITION if the others are in the other phase, or the turn
+  // already has a step here.
   absl::Status Offer(GlobalId step, const RoundPlace& place, bool measures);
   // Takes a step back. Returns false if it does not wait here.
   bool Withdraw(GlobalId step);
 
   struct Complete {
     std::vector<GlobalId> steps;
-    std::vector<GlobalId> missing;  // the turns of the members that were not waited for
+    std::vector<GlobalId> missing;  // the turns of members that the round did not wait for
   };
-  // Takes a round in which nobody is waited for, if there is one. A member is waited for if
-  // `expects` says so for its turn.
+  // Removes and returns a round that waits for no member, if there is one. A member is waited for
+  // if `expects` returns true for its turn.
   std::optional<Complete> Take(absl::FunctionRef<bool(GlobalId turn)> expects);
 
   size_t waiting() const;  // steps in all rounds
@@ -51,7 +51,7 @@ class RoundBoard {
   };
 
   const uint32_t trainers_;
-  std::map<GlobalId, Round> rounds_;  // by the first member's turn; each has a step
+  std::map<GlobalId, Round> rounds_;  // by the first member's turn; no round is without a step
 };
 
 }  // namespace psd::optim

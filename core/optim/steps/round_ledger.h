@@ -6,12 +6,12 @@
 //
 // A round collects one step of every member. There are as many seats as trainers were declared:
 //   - a seat that nobody has taken yet is waited for, because trainers may still be starting;
-//   - a member takes a seat with its first step, and every round waits for the member;
-//   - a seat whose member left or died is empty and is not waited for. A newcomer may take it.
-// When the last member leaves, all seats count as not yet taken again.
+//   - a member takes a seat with its first step, and then every round waits for the member;
+//   - a seat whose member left or died is empty and is not waited for. A new trainer may take it.
+// When the last member leaves, all seats count as not taken again.
 //
 // All members of a round must ask for the same kind of round. Members that ask for different kinds
-// would wait for each other for ever, so whoever comes second is refused.
+// would wait for each other for ever, so the later one is refused.
 
 #include <cstddef>
 #include <cstdint>
@@ -26,8 +26,8 @@ namespace psd::optim {
 
 enum class RoundKind {
   kHere,      // the steps themselves are collected, on the only owner
-  kNamed,     // turns are collected: the lead names the round, then all step
-  kMeasured,  // the same, and all measure their gradients before they step
+  kNamed,     // turns are collected: the lead names the round, then all members step
+  kMeasured,  // as kNamed, and all members measure their gradients before they step
 };
 
 // Thread-compatible.
@@ -43,15 +43,16 @@ class RoundLedger {
   // Takes a step back. Its member stays and is waited for. Returns false if the step is not in this
   // round.
   bool Withdraw(GlobalId step);
-  // Empties the member's seat, and returns its step, which is out of the round, if there was one.
+  // Empties the member's seat. Returns its step, if it had one, which is then no longer in the
+  // round.
   std::optional<GlobalId> Leave(GlobalId member);
 
-  // Whether there are steps, and nobody is waited for.
+  // Whether there are steps and the round waits for no other.
   bool complete() const { return untaken_ == 0 && waiting_ > 0 && waiting_ == members_.size(); }
-  // Returns the steps of the complete round. The next one begins. Requires: complete().
+  // Returns the steps of the complete round, and begins the next one. Requires: complete().
   std::vector<GlobalId> Take();
 
-  RoundKind kind() const { return kind_; }  // of the steps that wait
+  RoundKind kind() const { return kind_; }  // of the waiting steps
   size_t members() const { return members_.size(); }
   size_t waiting() const { return waiting_; }  // steps in this round so far
 

@@ -21,12 +21,11 @@ class RoundMeasure {
   // `table` outlives this object. Requires: a synchronous mode.
   RoundMeasure(const ParameterTable& table, const UpdateMode& mode) : table_(table), mode_(mode) {}
 
-  // Answers all steps of a round with the sum of squares of their gradients, reduced as the mode
-  // says. A step that `applied` names takes part without its gradients: it was applied before.
+  // Answers all steps of a round with the sum of squares of their gradients, reduced according to
+  // the mode. A step in `applied` takes part without its gradients, because it was applied before.
   // Errors (through `done`): RESOURCE_EXHAUSTED.
   void Run(std::vector<StepRequest> round, const std::set<GlobalId>& applied) PSD_EXCLUDES(mutex_);
-  // Returns the answer to a turn of the last round that was measured, whose step is asked for
-  // again.
+  // Returns the answer for a turn of the last measured round, if its step is asked for again.
   std::optional<absl::StatusOr<StepResult>> Find(GlobalId turn) const PSD_EXCLUDES(mutex_);
 
  private:

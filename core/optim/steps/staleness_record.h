@@ -21,9 +21,9 @@ class StalenessRecord {
 
   explicit StalenessRecord(size_t parameters) : entries_(parameters) {}
 
-  // A gradient of version `read` has been applied to version `current` of a parameter. Returns the
-  // number of versions between. Records nothing and returns 0 if `read` is unknown (0) or is later
-  // than `current`.
+  // Records that a gradient of version `read` has been applied to version `current` of a parameter.
+  // Returns the number of versions between them. Records nothing and returns 0 if `read` is unknown
+  // (0) or is later than `current`.
   uint64_t Add(size_t parameter, uint64_t read, uint64_t current) {
     if (read == 0 || read > current) return 0;
     const uint64_t behind = current - read;

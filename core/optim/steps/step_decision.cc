@@ -8,7 +8,7 @@
 namespace psd::optim {
 namespace {
 
-// torch.nn.utils.clip_grad_norm_'s.
+// The same constant as in torch.nn.utils.clip_grad_norm_.
 constexpr double kNormEpsilon = 1e-6;
 
 double BaseScale(const StepWishes& wishes) {

@@ -31,7 +31,7 @@ class RoundGate : public StepGate {
     return request.measures ? RoundKind::kMeasured : RoundKind::kNamed;
   }
 
-  // Whether the two wait for each other, and so must have the same terms.
+  // Whether the two steps wait for each other, and so must have the same terms.
   static bool ShareTerms(const StepRequest& a, const StepRequest& b) {
     if (a.in_round() || b.in_round())
       return a.round.word == b.round.word && !a.measures && !b.measures;
@@ -68,7 +68,7 @@ class RoundGate : public StepGate {
   void Remove(const StepRequest& request) override PSD_REQUIRES(mutex_) {
     if (!board_.Withdraw(request.step_id)) ledger_.Withdraw(request.step_id);
   }
-  // A trainer whose try has failed here asks again with another turn.
+  // A trainer whose attempt has failed here asks again with another turn.
   void Refused(const StepRequest& request) override PSD_REQUIRES(mutex_) {
     if (request.in_round()) turn_book_.end(request.round.turn);
   }
@@ -95,7 +95,7 @@ class RoundGate : public StepGate {
     StepResult word;
     word.round = {++rounds_, turns};
     for (const GlobalId& turn : turns) {
-      // A member asks for its next turn when the last one has ended, and need not say so.
+      // A member that asks for its next turn has ended the last one, and need not say so.
       EndTurnsOf(waiting_.at(turn).member.session);
       GiveTurn(turn, word, actions);
     }
@@ -108,7 +108,7 @@ class RoundGate : public StepGate {
     for (const StepRequest& each : run)
       schedule_step = std::max(schedule_step, each.terms.schedule_step);
     for (StepRequest& each : run) each.terms.schedule_step = schedule_step;
-    // So that sums do not depend on who came first.
+    // Sorted, so that sums do not depend on the order of arrival.
     std::sort(run.begin(), run.end(), [](const StepRequest& a, const StepRequest& b) {
       return a.member.name < b.member.name;
     });
@@ -117,7 +117,7 @@ class RoundGate : public StepGate {
   void Ended(bool /*applied*/) override PSD_REQUIRES(mutex_) {}
 
   const Turns turn_book_;
-  uint64_t rounds_ PSD_GUARDED_BY(mutex_) = 0;  // that were named
+  uint64_t rounds_ PSD_GUARDED_BY(mutex_) = 0;  // the number of named rounds
   RoundLedger ledger_ PSD_GUARDED_BY(mutex_);
   RoundBoard board_ PSD_GUARDED_BY(mutex_);
 };
@@ -318,9 +318,9 @@ void StepGate::Admit(StepRequest request, Actions& actions) {
   const GlobalId step = request.step_id;
   const auto turn = turns_.find(step);
   if (turn != turns_.end() && turn->second.session == request.member.session && request.takes_turn)
-    return answer_now(turn->second.answer);  // it has the turn, and its answer was lost
+    return answer_now(turn->second.answer);  // it has the turn, but the answer was lost
   if (running_.count(step) > 0) {
-    // The call that runs may be another try of this one, so the turn is not over.
+    // The running call may be another attempt of this one, so the turn is not over.
     actions.answers.push_back(
         {std::move(request),
          WithRemedy(absl::UnavailableError("the step is being applied just now"), "ask again")});

@@ -1,7 +1,7 @@
 #pragma once
 
-// Where steps wait for those of other trainers. Puts a lock, and the answers to callers, around
-// RoundLedger, RoundBoard and PaceLedger.
+// The place where steps wait for steps of other trainers. Adds a lock, and the answers to callers,
+// to RoundLedger, RoundBoard and PaceLedger.
 
 #include <cstddef>
 #include <cstdint>
@@ -24,22 +24,23 @@
 
 namespace psd::optim {
 
-// A step waits, then it runs, then Known knows it if it was applied. If it was not applied, it may
-// be asked for again. Thread-safe. Calls nobody back with a lock held, but for Known and Turns.
+// A step waits, then runs, and is then known to `known` if it was applied. If it was not applied,
+// it may be asked for again. Thread-safe. No callback except Known and Turns is called with a lock
+// held.
 class StepGate {
  public:
-  // Runs steps as one, all of them measuring or none. May return before they are done.
+  // Runs steps as one. Either all of them measure or none does. May return before they are done.
   using Run = std::function<void(std::vector<StepRequest>)>;
-  // Returns the answer to a step that must not wait or run: it has ended, or never may run. Asked
-  // with the gate's lock held. A step whose `done` was called successfully must be known from then
-  // on. A step in a named round that was applied before is let in, because the other members wait
-  // for it: `run` answers it.
+  // Returns the answer to a step that must not wait or run, because it has ended or may never run.
+  // Called with the gate's lock held. A step whose `done` was called with success must be known
+  // from then on. A step in a named round that was applied before is admitted, because the other
+  // members wait for it; `run` then answers it.
   using Known = std::function<std::optional<absl::StatusOr<StepResult>>(const StepRequest&)>;
   // The owner's knowledge of turns, for rounds that the lead has named. Called with the gate's lock
   // held.
   struct Turns {
     std::function<bool(GlobalId turn)> expects;  // whether the turn's step may still come here
-    std::function<void(GlobalId turn)> end;      // the turn's step is not expected any more
+    std::function<void(GlobalId turn)> end;      // ends the turn: its step is no longer expected
   };
 
   // Returns null for modes in which no step waits: asynchronous, and refusing stale gradients.
@@ -50,36 +51,37 @@ class StepGate {
   StepGate(const StepGate&) = delete;
   StepGate& operator=(const StepGate&) = delete;
 
-  // Runs the step when its mode allows: now, or on a thread of one of the calls below. Every step
-  // ends with its `done`, called by `run` or from here. A step in a named round that is answered
-  // with an error is out of that round on this owner, and the other members wait for it no longer.
-  // Steps of the trainer below its `ended_before` wait no longer; if a turn is asked for, it is the
-  // trainer's turns below that number that are over.
-  // Errors (through `done`): FAILED_PRECONDITION (no place in the round, the trainer's last step
-  // still waits, other terms than those of the round, a measure in no named round);
-  // INVALID_ARGUMENT (a word that RoundBoard refuses); ABORTED (the step was asked for again, its
-  // trainer has left); CANCELLED (withdrawn, or its turn is over); UNAVAILABLE (the same step runs
-  // just now); the error given to Close; what `known` says.
+  // Runs the step when its mode allows: now, or on the thread of one of the calls below. Every step
+  // ends with a call of its `done`, by `run` or from here. If a step in a named round is answered
+  // with an error, it is out of that round on this owner, and the other members no longer wait for
+  // it. Steps of the trainer below its `ended_before` no longer wait; if the request is for a turn,
+  // the trainer's turns below that number are over instead. Errors (through `done`):
+  // FAILED_PRECONDITION (no place in the round, the trainer's last step still waits, other terms
+  // than those of the round, a measurement outside of a named round); INVALID_ARGUMENT (a word that
+  // RoundBoard refuses); ABORTED (the step was asked for again, its trainer has left); CANCELLED
+  // (withdrawn, or its turn is over); UNAVAILABLE (the same step is running); the error given to
+  // Close; the errors of `known`.
   void Submit(StepRequest request) PSD_EXCLUDES(mutex_);
-  // The caller of the request with this ticket has given up. Unless the step runs already, or was
-  // asked for again meanwhile, it is not applied.
+  // To be called when the caller of the request with this ticket has given up. The step is not
+  // applied, unless it is already running or was asked for again meanwhile.
   void Withdraw(uint64_t ticket) PSD_EXCLUDES(mutex_);
-  // The trainer's steps with numbers below `before` are given up: those that wait, or come later,
-  // are not applied and answered CANCELLED. Forgotten when a session of the trainer leaves.
+  // Gives up the trainer's steps with numbers below `before`: those that wait, or come later, are
+  // not applied, and are answered CANCELLED. This is forgotten when a session of the trainer
+  // leaves.
   void GiveUp(uint64_t incarnation, uint64_t before) PSD_EXCLUDES(mutex_);
-  // The turn of a request that takes_turn is over. It counts if its step was applied anywhere. A
-  // request that waits for its turn does not get it, and a step that waits in the turn's round is
-  // out of that round.
+  // To be called when the turn of a request with takes_turn is over. The turn is counted if its
+  // step was applied anywhere. A request that waits for its turn does not get it, and a step that
+  // waits in the turn's round is out of that round.
   void EndTurn(GlobalId turn, bool applied) PSD_EXCLUDES(mutex_);
-  // Asks `known` again about every step that waits, and answers those that must not wait any more.
+  // Asks `known` again about every waiting step, and answers those that must not wait any longer.
   void Recheck() PSD_EXCLUDES(mutex_);
-  // Nobody waits for the session any more, until its next step, and its turns are over. Does
-  // nothing if the session has asked for a step or turn of the number `before` or more since; 0
-  // stands for any number.
+  // From now on nobody waits for the session until its next step, and its turns are over. Does
+  // nothing if the session has asked for a step or turn of the number `before` or more since; if
+  // `before` is 0, it always takes effect.
   void Leave(GlobalId session, uint64_t before) PSD_EXCLUDES(mutex_);
 
-  // Answers every step that waits with `why`, and from now on every step that would have to be
-  // admitted. Steps that run are not affected.
+  // Answers every waiting step with `why`, and from now on every step that would have to be
+  // admitted. Running steps are not affected.
   void Close(absl::Status why) PSD_EXCLUDES(mutex_);
 
   struct Stats {
@@ -89,7 +91,7 @@ class StepGate {
   virtual Stats stats() const PSD_EXCLUDES(mutex_) = 0;
 
  protected:
-  // The calls to make once the lock is free.
+  // The calls to make once the lock is released.
   struct Actions {
     struct Answer {
       StepRequest request;
@@ -101,21 +103,21 @@ class StepGate {
 
   StepGate(Known known, Run run) : known_(std::move(known)), run_(std::move(run)) {}
 
-  // Where the two kinds of gate differ. Called under the lock.
+  // The next functions differ between the two kinds of gate. They are called under the lock.
   virtual absl::Status Offer(const StepRequest& request) PSD_REQUIRES(mutex_) = 0;
-  // Takes a step that waited out of where it waited.
+  // Removes a waiting step from the ledger or board in which it waits.
   virtual void Remove(const StepRequest& request) PSD_REQUIRES(mutex_) = 0;
-  // The session is no member any more. None of its steps waits.
+  // The session is no longer a member. None of its steps is waiting.
   virtual void Drop(GlobalId session) PSD_REQUIRES(mutex_) = 0;
   virtual void Ended(bool applied) PSD_REQUIRES(mutex_) = 0;
-  // Hands the steps that may run now to StartRun, and the turns that have come to GiveTurn.
+  // Passes the steps that may run now to StartRun, and the turns that have come to GiveTurn.
   virtual void Advance(Actions& actions) PSD_REQUIRES(mutex_) = 0;
-  // A request is answered with an error, and does not wait.
+  // Called when a request is answered with an error, and does not wait.
   virtual void Refused(const StepRequest& /*request*/) PSD_REQUIRES(mutex_) {}
 
-  // Requires: the steps wait, and none asks for a turn.
+  // Requires: the steps are waiting, and none of them asks for a turn.
   void StartRun(const std::vector<GlobalId>& steps, Actions& actions) PSD_REQUIRES(mutex_);
-  // Requires: the request for the turn waits.
+  // Requires: the request for the turn is waiting.
   void GiveTurn(GlobalId turn, StepResult answer, Actions& actions) PSD_REQUIRES(mutex_);
   void EndTurnsOf(GlobalId session) PSD_REQUIRES(mutex_);
 
@@ -123,25 +125,25 @@ class StepGate {
   std::map<GlobalId, StepRequest> waiting_ PSD_GUARDED_BY(mutex_);  // by step id
 
  private:
-  // A turn that has come, and has not ended.
+  // A turn that has been given and has not ended.
   struct Turn {
     GlobalId session;
     StepResult answer;
   };
 
   StepRequest TakeWaiting(GlobalId step) PSD_REQUIRES(mutex_);
-  // The requests that wait for the turn, or in the turn's round.
+  // Returns the requests that wait for the turn, or in the turn's round.
   std::vector<GlobalId> StepsOf(GlobalId turn) const PSD_REQUIRES(mutex_);
   void Admit(StepRequest request, Actions& actions) PSD_REQUIRES(mutex_);
-  // The trainer has said that it will not ask for these any more; or, if it asks for a turn, that
-  // these turns of its are over.
+  // Handles `ended_before` of a request: the trainer will not ask for these steps any more or, if
+  // it asks for a turn, these turns of the trainer are over.
   void EndGivenUp(const StepRequest& request, Actions& actions) PSD_REQUIRES(mutex_);
   // Takes back the trainer's steps, or its requests for turns, with numbers below `before`.
   void TakeBackBelow(uint64_t incarnation, uint64_t before, bool turns, Actions& actions)
       PSD_REQUIRES(mutex_);
-  // Ends turns whose trainers cannot say any more what they have applied.
+  // Ends turns whose trainers can no longer say what they have applied.
   void EndTurns(absl::FunctionRef<bool(GlobalId id, const Turn& turn)> over) PSD_REQUIRES(mutex_);
-  // Answers a step that waits.
+  // Answers a waiting step.
   void TakeBack(GlobalId step, absl::StatusOr<StepResult> answer, Actions& actions)
       PSD_REQUIRES(mutex_);
   void EndRun(GlobalId step, absl::StatusOr<StepResult> result,
@@ -152,9 +154,10 @@ class StepGate {
   const Run run_;
   absl::Status closed_ PSD_GUARDED_BY(mutex_);  // OK until Close
   std::set<GlobalId> running_ PSD_GUARDED_BY(mutex_);
-  // Those of running_ that are turns and end with EndTurn.
+  // The members of running_ that are turns and end with EndTurn.
   std::map<GlobalId, Turn> turns_ PSD_GUARDED_BY(mutex_);
-  // The steps of each incarnation below this number were given up, and may still arrive.
+  // For each incarnation, the number below which its steps were given up. Such steps may still
+  // arrive.
   std::map<uint64_t, uint64_t> given_up_ PSD_GUARDED_BY(mutex_);
   // The greatest number of a step or turn that each session has waited with.
   std::map<GlobalId, uint64_t> last_asked_ PSD_GUARDED_BY(mutex_);

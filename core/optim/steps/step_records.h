@@ -3,10 +3,10 @@
 // Remembers the steps, or turns, that have ended on an owner, so that no step is applied twice.
 // Pure.
 //
-// A trainer numbers its steps upwards, and says with each step below which number all have ended
-// for it: those that it will never ask for again. Above that number the owner remembers every ended
-// step of the trainer, within a bound, and refuses what is not above it. So a step that is neither
-// remembered nor refused was never applied.
+// A trainer numbers its steps upwards, and says with each step below which number all of its steps
+// have ended, which means that it will never ask for them again. Above that number the owner
+// remembers every ended step of the trainer, up to a bound, and refuses all steps that are not
+// above it. So a step that is neither remembered nor refused was never applied.
 
 #include <cstddef>
 #include <cstdint>
@@ -18,11 +18,11 @@
 
 namespace psd::optim {
 
-// The most ended steps of one trainer that are remembered before the trainer says that they have
-// ended for it too.
+// The most ended steps of one trainer that are remembered while the trainer has not said that they
+// have ended.
 inline constexpr size_t kRememberedSteps = 4096;
-// The most trainers that are remembered after their sessions have ended, because messages of theirs
-// may come late.
+// The most trainers that are remembered after their sessions have ended, because their messages may
+// come late.
 inline constexpr size_t kRememberedTrainers = 4096;
 
 // The records of one optimizer. A step's id carries the incarnation of its trainer, and so does a
@@ -30,24 +30,24 @@ inline constexpr size_t kRememberedTrainers = 4096;
 class StepRecords {
  public:
   enum class Answer {
-    kNew,           // never applied: it may be
+    kNew,           // never applied; may be applied now
     kEnded,         // it was applied
-    kTooOld,        // the trainer has given it up, or it is too long ago to tell
-    kSessionEnded,  // nothing of this session may be applied any more
+    kTooOld,        // the trainer has given it up, or it is so old that its fate is unknown
+    kSessionEnded,  // no step of this session may be applied any more
   };
   Answer Find(GlobalId session, GlobalId step) const;
 
-  // Every step of the trainer with a smaller number than `step_counter` has ended for it.
+  // Every step of the trainer with a smaller number than `step_counter` has ended for the trainer.
   void Acknowledge(Incarnation trainer, uint64_t step_counter);
-  // The step was applied, in this session. Requires: Find says kNew.
+  // Records that the step was applied in this session. Requires: Find returns kNew.
   void End(GlobalId session, GlobalId step);
-  // The step is over for its trainer, in whichever session.
+  // Records that the step is over for its trainer, in any session.
   void End(GlobalId step);
-  // The trainer has a session here. Does nothing if that session has ended already.
+  // Records that the trainer has a session here. Does nothing if that session has ended already.
   void Meet(GlobalId session);
-  // The session {incarnation, epoch} has ended for ever, and so have the trainer's earlier ones.
-  // Its steps are forgotten, and older ones are refused. The notice may come late: steps of a later
-  // session stay as they are.
+  // Records that the session {incarnation, epoch} has ended for ever, and with it the trainer's
+  // earlier ones. Its steps are forgotten, and older ones are refused. The notice may come late:
+  // steps of a later session stay as they are.
   void EndSession(GlobalId session);
 
   // Whether the step may still come: its trainer has a session here that has not ended, and the
@@ -72,8 +72,8 @@ class StepRecords {
   static void Raise(Trainer& trainer, uint64_t floor);
 
   std::map<Incarnation, Trainer> trainers_;
-  // Trainers in the order in which their sessions ended. A trainer that came back, and departed
-  // again, is in it more than once, and is forgotten with its last departure.
+  // Trainers in the order in which their sessions ended. A trainer that came back and departed
+  // again is listed more than once, and is forgotten with its last departure.
   std::deque<Incarnation> departures_;
 };
 

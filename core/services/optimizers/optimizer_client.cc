@@ -16,7 +16,7 @@
 namespace psd::services {
 namespace {
 
-// The pauses between two attempts to tell an owner what it must hear.
+// The pauses between two attempts to deliver a message that an owner must get.
 constexpr absl::Duration kFirstPause = absl::Milliseconds(10), kLongestPause = absl::Seconds(5);
 
 }  // namespace
@@ -84,7 +84,7 @@ Future<Result> OptimizerService::AskOwner(const rpc::Declared<RequestType, Reply
              message, options)
       .Then([this, optimizer,
              decode](const absl::StatusOr<ReplyType>& reply) -> absl::StatusOr<Result> {
-        // A call that just missed the end of its session finds nothing in the next one.
+        // If the session has just ended, the call finds nothing in the next one.
         if (absl::IsNotFound(reply.status()))
           PSD_RETURN_IF_ERROR(uses_.rrefs.CheckUsable(optimizer));
         if (!reply.ok()) return reply.status();
@@ -154,7 +154,7 @@ void OptimizerService::SendUntilAnswered(const rpc::Declared<RequestType, Unit>&
                                          const RRef& optimizer, const RequestType& message,
                                          absl::Duration pause) {
   rpc::CallOptions options;
-  options.timeout = absl::ZeroDuration();  // as long as the session lives
+  options.timeout = absl::ZeroDuration();  // no timeout: it ends with the session
   AskOwner<Unit>(method, optimizer, message, options, [](Unit unit) {
     return unit;
   }).OnReady([this, method, optimizer, message, pause](const absl::StatusOr<Unit>& reply) {

@@ -52,7 +52,7 @@ void EncodeSettings(const OptimizerSettings& settings, v1::CreateOptimizerReques
 
 namespace {
 
-// Returns the enumerator with this number. A number that does not fit becomes 0, which
+// Returns the enumerator with this number. A number without an enumerator becomes 0, which
 // OptimizerSettings::Check refuses.
 template <typename Enum>
 Enum DecodeEnum(uint32_t number) {

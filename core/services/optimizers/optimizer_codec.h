@@ -23,15 +23,15 @@ namespace psd::services {
 
 // The part of a step's options that all members of a round must share. See optim::StepRequest.
 struct TurnWishes {
-  optim::StepTerms terms;  // before anything is measured
+  optim::StepTerms terms;  // before anything was measured
   double clip_norm = std::numeric_limits<double>::infinity();
-  bool measures = false;  // the gradients, before the step
+  bool measures = false;  // whether the gradients are measured before the step
 };
 
 // The lead's answer when a turn has come.
 struct TurnAnswer {
   uint64_t steps_accepted = 0;  // by the lead
-  optim::RoundWord round;       // of number 0 if steps go one by one
+  optim::RoundWord round;       // its number is 0 if steps go one by one
 };
 
 // DecodeOptions takes columns of names and values, DecodeIds columns of the two halves of ids.

@@ -1,4 +1,4 @@
-// The reports of owners on their parts of named optimizers, on the client and the server side.
+// The owners' reports on their parts of named optimizers, on the client and the server side.
 
 #include <algorithm>
 #include <utility>
@@ -95,7 +95,8 @@ Future<Unit> OptimizerService::CheckHere(const std::string& name, const rpc::Cal
 absl::Status OptimizerService::CheckStepHere(const std::string& name,
                                              const optim::OwnerOptimizer& part) const {
   const std::vector<optim::LifeOwner> owners = part.life().owners;
-  if (owners.size() < 2) return absl::OkStatus();  // a single owner loses all or nothing
+  // A single owner keeps all of it or loses all of it.
+  if (owners.size() < 2) return absl::OkStatus();
   for (const rpc::PeerStatus& status : uses_.agent.Peers()) {
     for (const optim::LifeOwner& owner : owners) {
       if (status.peer.name == owner.name && status.peer.incarnation != 0 &&

@@ -35,8 +35,8 @@ using store::EntryPtr;
 
 using OptimizerPtr = std::shared_ptr<OwnerOptimizer>;  // shared with the store and running calls
 
-// Returns a text of everything that the creators of an optimizer of one name must agree on. The
-// names of a group's parameters are sorted, because loading does not keep their order.
+// Returns a text of everything that all creators of an optimizer must give alike. The names of a
+// group's parameters are sorted, because loading does not keep their order.
 std::string Agreement(const std::vector<ParameterGroup>& groups,
                       const OptimizerSettings& settings) {
   std::string text;
@@ -103,8 +103,9 @@ GlobalId ReplacedBy(const v1::CreateOptimizerRequest& request) {
   return {request.replaced_incarnation(), request.replaced_counter()};
 }
 
-// Asks for all that a creation does: it steps the parameters of `groups`, may drop the part that
-// has the name, and may begin a load of the part. Then checks that they could be made.
+// Checks the rights for everything that a creation does: it steps the parameters of `groups`, may
+// drop the part that has the name, and may begin a load of the part. Then checks that the groups
+// could be made.
 absl::Status AuthorizeCreation(const OptimizerService::Uses& uses, const rpc::ServerCall& call,
                                const v1::CreateOptimizerRequest& request,
                                absl::Span<const ParameterGroup> groups) {
@@ -124,7 +125,7 @@ absl::Status AuthorizeCreation(const OptimizerService::Uses& uses, const rpc::Se
 }
 
 // The gradients that contexts have collected on this worker for an optimizer's parameters. The same
-// contexts may have gradients for other optimizers.
+// contexts may also have gradients for other optimizers.
 struct Collected {
   struct OfContext {
     std::shared_ptr<const dist_autograd::LeafGradients> leaves;
@@ -132,9 +133,9 @@ struct Collected {
   };
   OptimizerPtr optimizer;
   std::vector<OfContext> contexts;
-  int64_t elements = 0;  // at most so many are read or written to plan the step
+  int64_t elements = 0;  // the most elements that are read or written to plan the step
 
-  // Returns the sum over all contexts, checked. May be called once.
+  // Returns the checked sum over all contexts. May be called once.
   absl::StatusOr<StepPlan> Plan() {
     StepPlan sum;
     for (size_t i = 0; i < contexts.size(); ++i) {
@@ -217,7 +218,7 @@ absl::Status RunStep(const rpc::Answer<v1::StepReply>& answer, GlobalId step_id,
   return absl::OkStatus();
 }
 
-// A trainer numbers its own steps and turns only.
+// Checks an id that its trainer has drawn: a trainer numbers only its own steps and turns.
 absl::StatusOr<GlobalId> CheckOwn(const rpc::ServerCall& call, const char* what, GlobalId id) {
   if (id.incarnation == call.caller().incarnation) return id;
   return absl::InvalidArgumentError(absl::StrCat(what, " ", id.ToString(),
@@ -275,13 +276,13 @@ absl::StatusOr<Collected> Collect(const OptimizerService::Uses& uses, OptimizerP
   return collected;
 }
 
-// `Message`: a StepRequest or a PrepareRequest.
+// `Message` is a StepRequest or a PrepareRequest.
 template <typename Message>
 absl::StatusOr<Collected> Collect(const OptimizerService::Uses& uses, const rpc::ServerCall& call,
                                   const Message& message) {
   PSD_ASSIGN_OR_RETURN(OptimizerPtr optimizer,
                        FindOptimizer(uses, call, rpc::Right::kStep, message));
-  // An early answer: the optimizer compares again when it applies the step.
+  // This check only gives an early answer: the optimizer checks again when it applies the step.
   PSD_RETURN_IF_ERROR(optim::CheckLife(optim::DecodeLifeId(message), optimizer->life()));
   PSD_ASSIGN_OR_RETURN(std::vector<GlobalId> ids,
                        DecodeIds(message.context_incarnations(), message.context_counters()));
@@ -366,7 +367,7 @@ absl::StatusOr<rpc::Contents> OptimizerService::AnswerCreation(rpc::ServerCall& 
   if (!expected.IsNone() && expected != optimizer->life().id)
     return absl::AbortedError(
         absl::StrCat(entry->Label(), " is of another life than was asked for"));
-  // If the session has ended before, nobody would notice its end any more.
+  // If the session ended before, nobody would notice its end any more.
   if (!call.cancelled()) optimizer->Join(rpc::SessionOf(call), turns_ended_before);
   return uses_.exchange.ReferenceReply(call, entry);
 }

@@ -36,7 +36,7 @@
 
 namespace psd::services {
 
-// The part of one group of a new optimizer that lies on one owner.
+// The parameters of one group of a new optimizer that are on one owner.
 struct GroupRequest {
   optim::OptimizerSpec spec;
   std::vector<rref::RRef> parameters;  // may be empty
@@ -50,34 +50,35 @@ struct PartTerms {
   optim::OptimizerLife life;
   // If the existing part has this life, it is dropped first, and a new part is made.
   GlobalId replaced;
-  // The part, new or not, is loading from now on, in a life of the id that `life` has, or a new
-  // one. Requires: `life` has no owners.
+  // If true, the part, new or not, is loading from now on, in a life that has the id of `life`, or
+  // a new id. Requires: `life` has no owners.
   bool unfinished = false;
 };
 
-// A step as its caller requests it.
+// A caller's request for a step.
 struct StepCall {
   GlobalId step;
   std::vector<GlobalId> contexts;  // their gradients are added up; may be empty
   optim::StepTerms terms;
   uint64_t ended_before = 0;     // see optim::StepRecords
   bool in_turn = false;          // see optim::StepRequest
-  GlobalId life = {};            // the step is refused in any other life; none allows any
-  optim::RoundPlace round = {};  // in a round that the lead has named; of number 0 otherwise
+  GlobalId life = {};            // the step is refused in any other life; no id: any life
+  optim::RoundPlace round = {};  // in a round that the lead has named; otherwise its number is 0
 };
 
-// A turn as a trainer asks for it.
+// A trainer's request for a turn.
 struct TurnCall {
   GlobalId turn;              // a new one for each attempt of a step
   uint64_t ended_before = 0;  // the trainer's turns with smaller numbers are over
   GlobalId life = {};         // as in StepCall
-  TurnWishes wishes = {};     // for rounds
+  TurnWishes wishes = {};     // used for rounds
 };
 
-// An owner's answer to a question before a step.
+// An owner's answer to the checks before a step.
 struct PrepareResult {
   uint64_t steps_accepted = 0;
-  // The sum for all gradients. Not finite if one of them is not; 0 if they were not measured.
+  // The sum of squares over all gradients. Not finite if one of them is not; 0 if they were not
+  // measured.
   double sum_of_squares = 0;
   double loss_scale = 0;  // the optimizer's loss scale; 0 if it does not scale losses
 };
@@ -104,10 +105,10 @@ class OptimizerService {
   explicit OptimizerService(Uses uses);
 
   // Returns the optimizer of `groups`, whose parameters are all on `owner`. It is shared under
-  // `name`, or private if that is empty, and created if it does not exist.
-  // Errors: FAILED_PRECONDITION if the name exists with other parameters, options or settings;
-  // ABORTED if it exists in another life than `terms` says, or if it was dropped meanwhile;
-  // INVALID_ARGUMENT; RESOURCE_EXHAUSTED. Parameters that are being made are waited for.
+  // `name`, or private if `name` is empty, and created if it does not exist. Waits for parameters
+  // that are being made. Errors: FAILED_PRECONDITION if the name exists with other parameters,
+  // options or settings; ABORTED if it exists in another life than `terms` says, or if it was
+  // dropped meanwhile; INVALID_ARGUMENT; RESOURCE_EXHAUSTED.
   Future<rref::RRef> Create(const std::string& owner, const std::string& name,
                             const std::vector<GroupRequest>& groups,
                             const optim::OptimizerSettings& settings,
@@ -117,49 +118,50 @@ class OptimizerService {
   Future<optim::PartReport> Part(const std::string& owner, const std::string& name,
                                  const rpc::CallOptions& options);
 
-  // Whether a client that speaks to this owner only may use its part of a named optimizer. Asks the
-  // other owners of the part's life, as far as they can be reached. OK if there is no part.
-  // Errors: FAILED_PRECONDITION: those of optim::CheckWhole.
+  // Checks whether a client that uses only this owner may use its part of a named optimizer. Asks
+  // the other owners of the part's life, as far as they can be reached. OK if there is no part.
+  // Errors: FAILED_PRECONDITION as by optim::CheckWhole.
   Future<Unit> CheckHere(const std::string& name, const rpc::CallOptions& options);
 
   // Applies the gradients that the contexts have collected on the optimizer's owner.
   Future<optim::StepResult> Step(const rref::RRef& optimizer, const StepCall& step,
                                  const rpc::CallOptions& options);
 
-  // The same for a client that is no worker, on a named optimizer that lives here. `done` is called
-  // when the step has ended, which is never before its last byte is written. The step ends early
-  // only when `member`'s session ends (see EndSession), or if `begin_apply` returns false: it is
-  // called at most once, right before the first byte is written (see optim::StepRequest). Errors:
-  // NOT_FOUND; PERMISSION_DENIED; those of OwnerOptimizer::Step; FAILED_PRECONDITION if another
-  // owner of the optimizer is known to have been started again, or if several owners must agree on
-  // the order of its steps.
+  // As Step, for a client that is not a worker, on a named optimizer of this worker. `done` is
+  // called when the step has ended, which is never before its last byte is written. The step ends
+  // early only when `member`'s session ends (see EndSession), or if `begin_apply` returns false; it
+  // is called at most once, right before the first byte is written (see optim::StepRequest).
+  // Errors: NOT_FOUND; PERMISSION_DENIED; those of OwnerOptimizer::Step; FAILED_PRECONDITION if
+  // another owner of the optimizer is known to have been restarted, or if several owners must agree
+  // on the order of its steps.
   void StepHere(const rpc::Asker& asker, const std::string& name, const StepCall& step,
                 optim::Member member, absl::AnyInvocable<bool()> begin_apply,
                 absl::AnyInvocable<void(absl::StatusOr<optim::StepResult>)> done);
-  // Returns the life of an optimizer that lives here. Errors: those of local_entry().
+  // Returns the life of an optimizer of this worker. Errors: those of local_entry().
   absl::StatusOr<GlobalId> LifeHere(const rref::RRef& optimizer) const;
-  // Whether an optimizer of that name lives here in that life.
+  // Whether this worker has an optimizer of that name in that life.
   bool LivesHere(const std::string& name, GlobalId life) const;
-  // Tells the optimizers that the session {incarnation, epoch} never comes back. None of its steps
-  // waits any more, and other steps do not wait for it any more.
+  // Tells the optimizers that the session {incarnation, epoch} has ended for ever. Its steps no
+  // longer wait, and other steps no longer wait for it.
   void EndSession(GlobalId session) PSD_EXCLUDES(mutex_);
-  // Tells the optimizers that the session's steps with numbers below `before` are given up: those
-  // that wait for other trainers are in no round, and are not applied.
+  // Tells the optimizers that the session's steps with numbers below `before` are given up. Those
+  // that wait for other trainers leave their rounds and are not applied.
   void GiveUp(GlobalId session, uint64_t before) PSD_EXCLUDES(mutex_);
 
-  // Makes the checks of such a step. If `measure`, also measures the gradients, and may wait as a
-  // step does. Changes nothing. The terms of `step` are ignored.
+  // Makes the checks of a step. If `measure`, also measures the gradients, and may wait as a step
+  // does. Changes nothing. The terms of `step` are ignored.
   Future<PrepareResult> Prepare(const rref::RRef& optimizer, const StepCall& step, bool measure,
                                 const rpc::CallOptions& options);
 
-  // Waits for a turn: see OwnerOptimizer. Whoever has asked ends it, whatever the answer. The end
-  // is sent until the owner has it, or until this worker's session there has ended.
+  // Waits for a turn; see OwnerOptimizer. The caller must end the turn, whatever the answer. The
+  // message that ends it is repeated until the owner has it, or until this worker's session there
+  // has ended.
   Future<TurnAnswer> TakeTurn(const rref::RRef& optimizer, const TurnCall& turn,
                               const rpc::CallOptions& options);
   void EndTurn(const rref::RRef& optimizer, GlobalId turn, bool applied);
 
-  // See OwnerOptimizer. A change is refused in any other life than `life`; without an id it is
-  // refused in no life.
+  // See OwnerOptimizer. A change is refused in any other life than `life`; without an id in `life`
+  // it is never refused for this reason.
   Future<optim::GroupOptions> Options(const rref::RRef& optimizer, size_t group,
                                       const rpc::CallOptions& options);
   Future<optim::GroupOptions> SetOptions(const rref::RRef& optimizer, size_t group,
@@ -167,9 +169,9 @@ class OptimizerService {
                                          uint64_t version, GlobalId life,
                                          const rpc::CallOptions& options);
 
-  // Tells the owner that this worker takes no part in the optimizer's rounds until its next step.
-  // The message is sent until the owner has it, or until this worker's session there has ended. A
-  // message that arrives after the worker's next step does nothing.
+  // Tells the owner that this worker takes part in no round of the optimizer until its next step.
+  // The message is repeated until the owner has it, or until this worker's session there has ended.
+  // If it arrives after the worker's next step, it does nothing.
   void Leave(const rref::RRef& optimizer);
 
  private:
@@ -187,43 +189,43 @@ class OptimizerService {
                                v1::SetOptionsRequest request);
   absl::Status ServeLeave(const rpc::CallPtr& call, v1::LeaveOptimizerRequest request);
 
-  // Returns the answer to a creation that made or found `entry`, which the caller joins (see
-  // OwnerOptimizer::Join). Errors: NOT_FOUND if it has been dropped since; ABORTED if it is of
+  // Returns the answer to a creation that made or found `entry`. The caller joins the optimizer
+  // (see OwnerOptimizer::Join). Errors: NOT_FOUND if it has been dropped since; ABORTED if it has
   // another life than `expected`.
   absl::StatusOr<rpc::Contents> AnswerCreation(rpc::ServerCall& call, const store::EntryPtr& entry,
                                                GlobalId expected, const optim::OptimizerLife& life,
                                                uint64_t turns_ended_before);
   // Reports on this owner's part of a named optimizer.
   optim::PartReport ReportHere(const std::string& name) const;
-  // Whether a client that names no other owner may step the part.
+  // Checks whether a client that names no other owner may step the part.
   absl::Status CheckStepHere(const std::string& name, const optim::OwnerOptimizer& part) const;
-  // Drops the part called `name` if it is of the life `replaced`.
+  // Drops the part called `name` if it has the life `replaced`.
   void DropPart(const std::string& name, GlobalId replaced);
-  // Returns the life that a new part begins in, as its creator has asked.
+  // Returns the life in which a new part begins, as its creator has asked.
   optim::OptimizerLife FirstLife(const v1::CreateOptimizerRequest& request,
                                  optim::OptimizerLife given);
   // Adds an optimizer to those that are told when a session ends and when this worker drains.
   void Remember(const std::shared_ptr<optim::OwnerOptimizer>& optimizer) PSD_EXCLUDES(mutex_);
 
   void AddOptimizer(const std::shared_ptr<optim::OwnerOptimizer>& optimizer) PSD_REQUIRES(mutex_);
-  // Returns those that are still in use.
+  // Returns the optimizers that are still in use.
   std::vector<std::shared_ptr<optim::OwnerOptimizer>> Optimizers() const PSD_EXCLUDES(mutex_);
-  // Answers the steps that wait for those of other trainers: no more of them come.
+  // Answers the steps that wait for steps of other trainers, because no more of them come.
   void CloseGates() PSD_EXCLUDES(mutex_);
 
-  // Create, once all parameters have been made.
+  // Does the work of Create once all parameters have been made.
   Future<rref::RRef> SendCreate(const std::string& owner, const std::string& name,
                                 const std::vector<GroupRequest>& groups,
                                 const optim::OptimizerSettings& settings,
                                 const rpc::CallOptions& options, const PartTerms& terms);
-  // Sends `message` to the optimizer's owner, and returns what `decode` makes of the reply.
+  // Sends `message` to the optimizer's owner, and returns the result of `decode` for the reply.
   template <typename Result, typename RequestType, typename ReplyType, typename Decode>
   Future<Result> AskOwner(const rpc::Declared<RequestType, ReplyType>& method,
                           const rref::RRef& optimizer, RequestType message,
                           const rpc::CallOptions& options, Decode decode);
 
   // Sends `message` to the optimizer's owner until it is answered, or until this worker's session
-  // there has ended. After a failure it is sent again when `pause` is over.
+  // there has ended. After a failure it is sent again after `pause`.
   template <typename RequestType>
   void SendUntilAnswered(const rpc::Declared<RequestType, Unit>& method,
                          const rref::RRef& optimizer, const RequestType& message,

@@ -33,7 +33,7 @@ struct ValueService::Fetching {
   std::vector<rref::OwnerPart> parts;
   std::vector<Future<rpc::Reply>> replies;  // for each part; invalid for this worker's own part
   Future<store::Values> here;               // this worker's own part; invalid if there is none
-  dist_autograd::ContextPtr context;        // in which the fetch is recorded
+  dist_autograd::ContextPtr context;        // records the fetch
 
   // Ready when all answers have come. Fails with the first error that arrives.
   Future<Unit> Came() const {
@@ -59,7 +59,8 @@ absl::StatusOr<std::vector<EntryPtr>> Here(const std::vector<RRef>& rrefs) {
   return entries;
 }
 
-// Returns the value without history: no tensor in it, also in lists and maps, requires grad.
+// Returns the value without history: no tensor in it requires grad, including those in lists and
+// maps.
 Value Detached(const Value& value) {
   if (const auto* variable = value.As<Variable>()) return Value(variable->Detach());
   if (const Value::List* list = value.AsList()) {
@@ -214,7 +215,7 @@ Future<store::Values> ValueService::FetchRecorded(const std::vector<RRef>& rrefs
   return rref::AskOwners<store::Value>(*parts, ask).On(uses_.continuations);
 }
 
-// Every answer is decoded as it comes, even if another one has failed, see Discard. Once the agent
+// Every answer is decoded as it comes, even if another one has failed; see Discard. Once the agent
 // has stopped no answer comes, so futures that fail later do not use this service.
 Future<store::Values> ValueService::FetchFrom(const std::string& owner,
                                               const std::vector<RRef>& rrefs,
@@ -282,8 +283,8 @@ absl::StatusOr<store::Values> ValueService::Decode(const Fetching& fetching) con
   return rref::InOrder(fetching.parts, std::move(answers));
 }
 
-// The owner has counted the references in its answer for this worker. So every answer is decoded,
-// even if another one failed, and its references are released.
+// The owner has counted the references in its answer for this worker. So every answer must be
+// decoded, even if another one failed, and its references released.
 void ValueService::Discard(const Fetching& fetching) {
   for (size_t i = 0; i < fetching.parts.size(); ++i) {
     if (!fetching.replies[i].valid()) continue;

@@ -8,7 +8,7 @@
 
 namespace psd::services {
 
-// The replies of these two are v1::ReferenceReply (see Exchange::ReferenceReply).
+// The replies of the next two methods are v1::ReferenceReply (see Exchange::ReferenceReply).
 inline constexpr rpc::Declared<v1::GetOrCreateRequest, rpc::Contents> kValueGetOrCreate{
     {"value.get_or_create", rpc::MethodKind::kMutation, rpc::RunsOn::kUserQueue}};
 inline constexpr rpc::Declared<v1::NameRequest, rpc::Contents> kValueLookup{

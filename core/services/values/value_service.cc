@@ -34,7 +34,7 @@ using store::Value;
 
 constexpr size_t kMaxListPage = 1000;
 
-// The facts of a value that a listing and a second creator need.
+// The properties of a value that a listing and a second creator need.
 struct Facts {
   Shape shape;
   DType dtype = DType::kF32;
@@ -45,7 +45,7 @@ struct Facts {
   absl::string_view device = kCpuName;
 };
 
-// Returns nothing for a value that is neither a parameter nor rows.
+// Returns nothing for a value that is neither a parameter nor a table of rows.
 std::optional<Facts> FactsOf(const store::Entry& entry) {
   if (const store::Parameter* p = entry.parameter.get()) {
     return Facts{p->shape(),

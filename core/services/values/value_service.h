@@ -1,6 +1,6 @@
 #pragma once
 
-// store::Values on other workers: creates, looks up, fetches, assigns, drops and lists them.
+// Values on other workers: creates, looks up, fetches, assigns, drops and lists them.
 
 #include <memory>
 #include <string>
@@ -44,14 +44,14 @@ namespace psd::services {
 struct ListedValue {
   std::string name;
   std::string kind;
-  uint64_t version = 0;  // 0 for a value that is neither a parameter nor rows
+  uint64_t version = 0;  // 0 for a value that is neither a parameter nor a table of rows
   uint64_t bytes = 0;
 };
 
 // A page of a listing, sorted by name.
 struct Listing {
   std::vector<ListedValue> values;
-  bool more = false;  // values follow on further pages
+  bool more = false;  // whether values follow on further pages
 };
 
 // Client and server side of the "value.*" methods. Calls to the runtime's own name stay in the
@@ -59,7 +59,7 @@ struct Listing {
 // store. Thread-safe.
 class ValueService {
  public:
-  // The kind of value that is made of a creation program's result.
+  // The kind of value that is made from the result of a creation program.
   enum class Hosted {
     kTensor,  // a tensor, which becomes a parameter if its dtype is floating
     kRows,    // an embedding table; requires_grad applies to its lookups
@@ -74,7 +74,7 @@ class ValueService {
     rref::CreationGate& creations;
     dist_autograd::DistAutograd& autograd;
     dist_autograd::Exchange& exchange;
-    const OperatorRegistry& operators;  // that programs may call
+    const OperatorRegistry& operators;  // the operators that programs may call
     const program::ProgramLimits& program_limits;
     std::shared_ptr<Executor> continuations;  // shared with the futures that users hold
   };
@@ -94,9 +94,9 @@ class ValueService {
   Future<rref::RRef> Lookup(const std::string& owner, const std::string& name,
                             const rpc::CallOptions& options);
   // Removes a name on this worker. The value is freed when its last fork and handle are gone. With
-  // `only`, the name is removed only if that value has it.
+  // `only`, the name is removed only if the value with this id has it.
   absl::Status DropHere(const std::string& name, GlobalId only = {});
-  // As DropHere, for a client that is no worker. Errors: PERMISSION_DENIED.
+  // As DropHere, for a client that is not a worker. Errors: PERMISSION_DENIED.
   absl::Status DropFor(const rpc::Asker& asker, const std::string& name);
   Future<Unit> Drop(const std::string& owner, const std::string& name,
                     const rpc::CallOptions& options);
@@ -105,18 +105,19 @@ class ValueService {
   Future<std::vector<ListedValue>> List(const std::string& owner, const std::string& prefix,
                                         const rpc::CallOptions& options);
 
-  // ---- Values of this worker, for its clients that are no workers. All but VersionHere fail with
-  // PERMISSION_DENIED where the asker has no right.
+  // ---- Values of this worker, for its clients that are not workers. All functions but VersionHere
+  // fail
+  // with PERMISSION_DENIED if the caller does not have the right.
   // Lists the values whose names begin with `prefix` and come after `after`: at most `limit`, and
-  // at most 1000, which is also meant by 0.
+  // at most 1000, which also applies if `limit` is 0.
   absl::StatusOr<Listing> ListHere(const rpc::Asker& asker, const std::string& prefix,
                                    const std::string& after, size_t limit) const;
-  // Returns a reference to do `right` with. Errors: NOT_FOUND.
+  // Returns a reference, if the caller may use it with `right`. Errors: NOT_FOUND.
   absl::StatusOr<rref::RRef> LookupHere(const rpc::Asker& asker, rpc::Right right,
                                         const std::string& name) const;
   // Reads tensors, in the order of their names. All parameters are read at one moment between two
-  // steps. The version of a tensor that is no parameter is 0.
-  // Errors: NOT_FOUND; INVALID_ARGUMENT for a value that is no tensor.
+  // steps. The version of a tensor that is not a parameter is 0. Errors: NOT_FOUND;
+  // INVALID_ARGUMENT for a value that is not a tensor.
   absl::StatusOr<std::vector<store::PinnedVersion>> PinNamed(
       const rpc::Asker& asker, absl::Span<const std::string> names) const;
   // Returns the version of a parameter, or 0 for another value. Errors: those of local_entry().
@@ -127,8 +128,8 @@ class ValueService {
   Future<store::Values> Fetch(const std::vector<rref::RRef>& rrefs,
                               const dist_autograd::ContextPtr& context,
                               const rpc::CallOptions& options);
-  // The same, but recorded in `context` even under a NoGradGuard. For values from which a backward
-  // starts.
+  // As Fetch, but recorded in `context` even under a NoGradGuard. For the values at which a
+  // backward pass starts.
   Future<store::Values> FetchRecorded(const std::vector<rref::RRef>& rrefs,
                                       const dist_autograd::ContextPtr& context,
                                       const rpc::CallOptions& options);
@@ -164,7 +165,7 @@ class ValueService {
                                         const dist_autograd::ContextPtr& context,
                                         const rpc::CallOptions& options);
   // Returns the values in the order in which they were asked for. Waits for answers that have not
-  // come.
+  // come yet.
   absl::StatusOr<store::Values> Decode(const Fetching& fetching) const;
   void Discard(const Fetching& fetching);
   // Reads values of this worker, with their history if `record`, otherwise as constants.
@@ -183,7 +184,7 @@ class ValueService {
   Future<rpc::Reply> StartFetch(const std::string& owner, const std::vector<rref::RRef>& rrefs,
                                 const dist_autograd::ContextPtr& context, bool versions,
                                 const rpc::CallOptions& options);
-  // Sends "value.fetch". Requires: all values to which `rrefs` refer have been made.
+  // Sends "value.fetch". Requires: the values of all `rrefs` have been made.
   Future<rpc::Reply> SendFetch(const std::string& owner, const std::vector<rref::RRef>& rrefs,
                                const dist_autograd::ContextPtr& context, bool versions,
                                const rpc::CallOptions& options);

@@ -25,7 +25,7 @@ class ShmWorld : public CarrierWorld {
   std::string AnyAddress() override { return "unix:@"; }
   std::string DeadAddress() override { return Listener().address; }
   std::string SilentAddress() override {
-    silent_ = Listener();  // the system accepts connections, and nobody answers
+    silent_ = Listener();  // the system accepts connections, and no process answers
     return silent_.address;
   }
   std::string RouteTo(const std::string& address) override {
@@ -52,7 +52,7 @@ MakeWorld WithRings(const RingSizes& rings) {
 
 INSTANTIATE_TEST_SUITE_P(Shm, CarrierSuite, testing::Values(WithRings({})));
 
-// Rings that are smaller than most frames, so that frames go in parts and senders wait for space.
+// The rings are smaller than most frames, so frames go in parts and senders wait for space.
 INSTANTIATE_TEST_SUITE_P(ShmSmallRings, CarrierSuite,
                          testing::Values(WithRings({/*control_bytes=*/4096, /*bulk_bytes=*/8192,
                                                     /*bulk_rings=*/1})));

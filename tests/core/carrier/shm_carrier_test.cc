@@ -1,5 +1,5 @@
-// The shared-memory carrier beyond what all carriers promise: memory, many links, rest, and threads
-// that receive while they wait.
+// The shared-memory carrier beyond the promises of all carriers: memory, many links, idle links,
+// and threads that receive while they wait.
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -122,7 +122,7 @@ TEST_F(ShmCarrierTest, FilesThatAreNoSocketOfThisCarrierStay) {
   EXPECT_EQ(unlink(path.c_str()), 0);
   ASSERT_TRUE(carrier->Listen(absl::StrCat("unix:", path), nobody).ok());
   EXPECT_EQ(unlink(path.c_str()), 0);
-  // It gets an inode of its own while the socket keeps its own.
+  // The file gets an inode of its own while the socket keeps its own.
   write();
   carrier.reset();
   EXPECT_TRUE(exists()) << "it took the socket's place";
@@ -134,7 +134,7 @@ TEST_F(ShmCarrierTest, TheFileOfADeadProcessIsReplaced) {
   char folder[] = "/tmp/shm_carrier_test.XXXXXX";
   ASSERT_NE(mkdtemp(folder), nullptr);
   const std::string path = absl::StrCat(folder, "/socket");
-  // A socket that is closed leaves its file.
+  // A socket that is closed leaves its file behind.
   ASSERT_TRUE(ListenUnix(absl::StrCat("unix:", path)).ok());
   struct stat status = {};
   ASSERT_EQ(stat(path.c_str(), &status), 0);
@@ -213,8 +213,8 @@ TEST_F(ShmCarrierTest, PingPongGoesOnWithAndWithoutSpinning) {
 }
 
 TEST_F(ShmCarrierTest, NoWakeUpIsLost) {
-  // Pauses of all lengths meet threads that look, that are about to sleep, and that sleep. No sign
-  // of life wakes anybody by chance.
+  // After pauses of all lengths, messages meet threads that look, that are about to sleep, and that
+  // sleep. There are no probes that could wake a thread by chance.
   ShmCarrierOptions options;
   options.keepalive_time = absl::Hours(1);
   options.rings = {4096, 65536, 2};
@@ -235,7 +235,7 @@ TEST_F(ShmCarrierTest, NoWakeUpIsLost) {
 
 TEST_F(ShmCarrierTest, AThreadThatHelpsWhileItWaitsMissesNothing) {
   // The server answers on its own thread. The client's thread waits by helping, and the message
-  // comes on that thread or on the carrier's: nobody looks at rings while others wait for the
+  // arrives on that thread or on the carrier's. No thread looks at rings while others wait for the
   // processor.
   echo_ = true;
   Start();

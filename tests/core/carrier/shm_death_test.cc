@@ -1,5 +1,5 @@
 // A process that is killed or stopped at any point of an exchange harms only itself: its peer
-// notices, and has all descriptors, mappings and memory back.
+// notices, and gets all descriptors, mappings and memory back.
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -22,7 +22,7 @@ namespace psd::carrier {
 namespace {
 
 constexpr char kPeer[] = "tests/core/carrier/shm_mortal_peer";
-// More steps than an exchange has.
+// This is more than the number of steps in an exchange.
 constexpr int kTooManySteps = 2000;
 
 class ShmDeathTest : public ShmListeningTest {
@@ -61,7 +61,8 @@ class ShmDeathTest : public ShmListeningTest {
     EXPECT_EQ(options_.memory->essential()->used_bytes(), 0u);
   }
   ProcessResources AwaitLinksEnded(const ProcessResources& before) {
-    // A link may be accepted after its peer is gone: the peer's introduction is in the socket.
+    // A link may be accepted after its peer has ended, because the peer's introduction is in the
+    // socket.
     return AwaitResources(before, [this] {
       for (const auto& recorder : TakeAccepted(/*first=*/0)) {
         EXPECT_TRUE(recorder->WaitForClosed());
@@ -79,7 +80,7 @@ TEST_F(ShmDeathTest, AProcessThatIsKilledAtAnyStepLeavesNothingBehind) {
   int step = 0;
   int status = -1;
   do {
-    // The later steps are much alike, and the more the slower the machine is.
+    // The later steps are much alike, and a slower machine has more of them.
     step += step < 60 ? 1 : 7;
     ASSERT_LT(step, kTooManySteps);
     SCOPED_TRACE(step);
@@ -99,7 +100,7 @@ TEST_F(ShmDeathTest, AProcessThatIsStoppedAtAnyStepIsGivenUp) {
   options_.handshake_timeout = absl::Milliseconds(50);
   Listen();
   const ProcessResources before = CountResources();
-  // A process that is not stopped may be given up on a loaded machine, too. Its steps count.
+  // On a loaded machine, a process that is not stopped may be given up, too. Its steps count.
   int stopped = 0;
   for (int step = 1; step < kTooManySteps; step += step < 60 ? 3 : 21) {
     SCOPED_TRACE(step);
@@ -110,7 +111,7 @@ TEST_F(ShmDeathTest, AProcessThatIsStoppedAtAnyStepIsGivenUp) {
     ExpectNothingLeft(before);
     ASSERT_FALSE(HasFatalFailure());
     if (!WIFSTOPPED(status)) continue;
-    // When it goes on, it finds its link ended, or ends before it has noticed.
+    // When the process goes on, it finds its link ended, or it ends before it has noticed.
     ASSERT_EQ(kill(child, SIGCONT), 0);
     status = AwaitChange(child);
     EXPECT_TRUE(WIFEXITED(status)) << status;

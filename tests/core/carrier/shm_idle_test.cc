@@ -1,5 +1,5 @@
-// A pair of workers that exchange nothing sleeps. Wake-ups are counted, because processor time
-// depends on what else the machine does.
+// Two workers that exchange nothing sleep. The test counts wake-ups, because processor time depends
+// on what else the machine does.
 
 #include <gtest/gtest.h>
 #include <sys/epoll.h>
@@ -20,8 +20,8 @@ namespace {
 std::atomic<int> waits{0};
 }  // namespace
 
-// Takes the place of the library's function in this program. A poller calls it once when it goes to
-// sleep, and again after every few looks at its rings while it is awake.
+// Replaces the library's function in this program. A poller calls it once when it goes to sleep,
+// and again after every few looks at its rings while it is awake.
 extern "C" int epoll_wait(int fd, epoll_event* events, int most, int timeout) {
   ++waits;
   return static_cast<int>(syscall(SYS_epoll_pwait, fd, events, most, timeout, nullptr, 0));
@@ -30,7 +30,7 @@ extern "C" int epoll_wait(int fd, epoll_event* events, int most, int timeout) {
 namespace psd::carrier {
 namespace {
 
-// The calls of epoll_wait in a time in which a poller that is awake makes thousands.
+// Returns the calls of epoll_wait in a time in which a poller that is awake makes thousands.
 int WaitsInAWhile() {
   const int before = waits;
   absl::SleepFor(absl::Milliseconds(300));
@@ -67,7 +67,7 @@ class ShmIdleTest : public ShmListeningTest {
 
 TEST_F(ShmIdleTest, AnIdlePairDoesNotWakeUp) {
   Exchange();
-  // On a loaded machine the pollers may not have come to sleep yet.
+  // On a loaded machine the pollers may not be asleep yet.
   const absl::Time until = absl::Now() + kPatience;
   int waited = WaitsInAWhile();
   while (waited > 0 && absl::Now() < until) waited = WaitsInAWhile();

@@ -1,5 +1,5 @@
 // Links over shared memory have limits for the memory and the descriptors that they take. At a
-// limit the reason is named, and the link goes over the network.
+// limit, the reason is named and the link uses the network.
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -51,7 +51,7 @@ std::vector<UniqueFd> Fill(int next) {
   return taken;
 }
 
-// Keeps the reason for which shared memory is not used, and frees descriptors then, so that there
+// Keeps the reason for which shared memory is not used. Then it frees descriptors, so that there
 // are some for the network.
 class FreeingLogger : public Logger {
  public:
@@ -78,8 +78,8 @@ class FreeingLogger : public Logger {
   std::vector<UniqueFd> taken_ PSD_GUARDED_BY(mutex_);
 };
 
-// Dials a worker under a limit, and says why shared memory is not used. Ends the process: with 0 if
-// the network is used, messages come, and the log has the same reason.
+// Dials a worker under a limit, and says why shared memory is not used. Ends the process, with 0 if
+// the network is used, messages arrive, and the log has the same reason.
 void DialUnder(const std::function<std::vector<UniqueFd>()>& limit) {
   const auto logger = std::make_shared<FreeingLogger>();
   const auto dialler = *NewHostCarrier(GrpcCarrierOptions(), /*shared_memory=*/true, logger);
@@ -116,7 +116,7 @@ TEST_F(ShmLimitsDeathTest, AProcessThatMayHaveNoLargeFilesUsesTheNetwork) {
               testing::ExitedWithCode(0), "1000000 .RLIMIT_FSIZE.*ulimit -f");
 }
 
-#ifndef __SANITIZE_ADDRESS__  // with it comes UBSan, which looks at objects through a pipe
+#ifndef __SANITIZE_ADDRESS__  // UBSan comes with it and examines objects through a pipe
 
 TEST_F(ShmLimitsDeathTest, AProcessWithoutDescriptorsSaysSoAndUsesTheNetwork) {
   EXPECT_EXIT(DialUnder([] {
@@ -139,7 +139,7 @@ TEST_F(ShmLimitsDeathTest, AProcessWithoutADescriptorForASegmentSaysSoAndUsesThe
 #endif
 
 TEST_F(ShmLimitsDeathTest, AWorkerKeepsItsLastDescriptorsAndThePeerHearsWhy) {
-  // The link would have a descriptor in the last eighth.
+  // The link would need a descriptor of the last eighth.
   EXPECT_EXIT(DialUnder([] {
                 SetSoftLimit(RLIMIT_NOFILE, 256);
                 return Fill(230);
@@ -178,7 +178,7 @@ TEST_F(ShmLimitsTest, OfTooManyThatDoNotIntroduceThemselvesTheOldestEnd) {
     EXPECT_EQ(peers[i].AwaitEnd(), "more than 28 connections have not introduced themselves yet");
   }
   ExpectServes();
-  // The honest one was the newest, so the others but one are there.
+  // The honest peer was the newest, so all other peers but one are still there.
   SendPacket(peers[31].fd(), PacketKind::kProbe);
   const auto packet = peers[31].AwaitPacket();
   ASSERT_TRUE(packet.ok()) << packet.status();
@@ -202,7 +202,7 @@ TEST_F(ShmLimitsTest, OneProcessLeavesTheOthersRoomForRings) {
     EXPECT_TRUE(absl::StrContains(why, absl::StrCat("process ", getpid(), " of user "))) << why;
     EXPECT_TRUE(absl::StrContains(why, "left to other processes")) << why;
   }
-  // When a link has ended, there is a place again.
+  // When a link has ended, there is room for another one.
   peers.pop_front();
   EXPECT_TRUE(Accepted(0)->WaitForClosed());
   Accepted(0)->SetLink(nullptr);
@@ -229,7 +229,7 @@ TEST(RingQuotaTest, OthersFindRoomWhereOneProcessFindsNone) {
   EXPECT_FALSE(take(quota->ChargePeer("process 1")));
   for (int i = 0; i < 2; ++i) EXPECT_TRUE(take(quota->ChargePeer("process 2"))) << i;
   EXPECT_FALSE(take(quota->ChargePeer("process 2")));
-  // The worker itself may take the rest, because nobody else chooses whom it dials.
+  // The worker itself may take the rest, because no peer chooses whom it dials.
   for (int i = 0; i < 2; ++i) EXPECT_TRUE(take(quota->ChargeOwn())) << i;
   EXPECT_TRUE(absl::StrContains(quota->ChargeOwn().status().message(), "take 10000 of at most"));
   charges.clear();

@@ -15,7 +15,7 @@
 
 namespace psd::carrier {
 
-// Probes for life and introductions take a minute, so that no test depends on the time.
+// Probes and introductions take a minute, so that no test depends on the time.
 class ShmListeningTest : public testing::Test {
  protected:
   ShmListeningTest() {
@@ -49,7 +49,7 @@ class ShmListeningTest : public testing::Test {
     }
     return accepted_.at(index);
   }
-  // Forgets the recorders from number `first` on, and returns them.
+  // Forgets and returns the recorders from number `first` on.
   std::vector<std::shared_ptr<Recorder>> TakeAccepted(size_t first) {
     MutexLock lock(mutex_);
     const auto begin = accepted_.begin() + static_cast<ptrdiff_t>(first);
@@ -62,7 +62,7 @@ class ShmListeningTest : public testing::Test {
     return accepted_.size();
   }
 
-  // The carrier still serves an honest peer.
+  // Checks that the carrier still serves an honest peer.
   void ExpectServes() {
     auto recorder = std::make_shared<Recorder>();
     const size_t index = accepted();

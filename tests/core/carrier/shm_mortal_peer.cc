@@ -1,11 +1,11 @@
 // A peer of the shared-memory carrier that exchanges messages with a worker that sends them back,
-// and gets a signal at a step of its choice:
+// and gets a signal at a given step:
 //
 //   shm_mortal_peer ADDRESS SIGNAL STEP
 //
 // Its steps are the system calls with which it makes, passes and maps memory and wakes the other
-// end, and the moments before a message is sent and when one has come. Exits with 0 if it is done
-// before that step, and with 3 if the other end ends the link.
+// end, and the moments before a message is sent and after one has arrived. Exits with 0 if it is
+// done before that step, and with 3 if the other end ends the link.
 
 #include <signal.h>
 #include <sys/mman.h>
@@ -41,7 +41,7 @@ long SystemCall(long number, Args... args) {
 
 }  // namespace
 
-// These take the place of the library's functions in this program.
+// These replace the library's functions in this program.
 extern "C" {
 int memfd_create(const char* name, unsigned flags) noexcept {
   return static_cast<int>(SystemCall(SYS_memfd_create, name, flags));
@@ -69,7 +69,7 @@ ssize_t recvmsg(int fd, msghdr* message, int flags) {
 namespace psd::carrier {
 namespace {
 
-// Small rings, so that messages wait for space and the ends wake each other often.
+// The rings are small, so that messages wait for space and the ends wake each other often.
 ShmCarrierOptions SmallRings() {
   ShmCarrierOptions options;
   options.rings = {4096, 8192, 2};
@@ -95,7 +95,7 @@ int Exchange(const std::string& address) {
   for (const size_t bytes : {10, 3000, 20'000, 100'000, 10, 300'000}) {
     Step();
     if (!(*link)->Send(MessageOf(bytes)).ok()) return 3;
-    // Every other message is sent beside the one before it.
+    // Every second message is sent together with the one before it.
     if (++sent % 2 == 1) continue;
     while (recorder->count() < sent) {
       if (!recorder->closed().empty()) return 3;

@@ -1,4 +1,4 @@
-// The two ends of a ring, and what a reader does with nonsense.
+// Tests of the two ends of a ring, and of a reader that finds invalid bytes.
 
 #include <gtest/gtest.h>
 
@@ -46,7 +46,7 @@ class RingTest : public testing::Test {
     EXPECT_TRUE(whole.ok()) << whole.status();
     return *whole;
   }
-  // The next frame, which must be there.
+  // Returns the next frame, which must be there.
   std::string Read() {
     auto frame = reader_.Next();
     EXPECT_TRUE(frame.ok()) << frame.status();
@@ -66,8 +66,8 @@ class RingTest : public testing::Test {
   }
 
   std::unique_ptr<std::byte[]> memory_ = std::make_unique<std::byte[]>(kRing);
-  TailLine out_;  // the writer's
-  HeadLine in_;   // the reader's
+  TailLine out_;  // belongs to the writer
+  HeadLine in_;   // belongs to the reader
   std::shared_ptr<MemoryAccount> account_ = MemoryAccount::Create(0, NewHeapAllocator());
   RingWriter writer_{memory_.get(), kRing, &out_, &in_};
   RingReader reader_{memory_.get(), kRing, &out_, &in_, kMaxFrame, *account_};
@@ -127,7 +127,7 @@ TEST_F(RingTest, AFrameStaysUntilItIsPopped) {
 }
 
 TEST_F(RingTest, TheNumbersOfALargeFrameAreCopiedBeforeTheyAreRead) {
-  // The preamble of a message with one buffer, and more bytes than are copied as a whole.
+  // The preamble of a message with one buffer, followed by more bytes than are copied as a whole.
   std::string frame(24, '\0');
   frame[12] = 1;
   frame += Counting(2500, 'n');
@@ -219,7 +219,8 @@ TEST_F(RingTest, AReaderThatClaimsToHaveReadMoreIsFound) {
 }
 
 TEST_F(RingTest, AReaderThatIsAlwaysThereDoesNotExhaustTheStack) {
-  // The reader's position is the writer's own, so the ring always looks empty to the writer.
+  // The reader's position is the writer's own position, so the ring always looks empty to the
+  // writer.
   auto* const head = reinterpret_cast<HeadLine*>(&out_);
   RingWriter writer(memory_.get(), kRing, &out_, head);
   OutgoingFrame frame = FrameOf({std::string(size_t{64} << 20, 'x')});
@@ -230,7 +231,7 @@ TEST_F(RingTest, AReaderThatGoesBackIsFound) {
   ASSERT_TRUE(Write(std::string(2000, 'x')));
   Read();
   ASSERT_TRUE(Write(std::string(2000, 'x')));
-  ASSERT_TRUE(Write(std::string(1000, 'x')));  // reads the head
+  ASSERT_TRUE(Write(std::string(1000, 'x')));  // reads the reader's head
   in_.head.store(8);
   OutgoingFrame frame = FrameOf({std::string(2000, 'y')});
   EXPECT_EQ(writer_.Write(frame).status().code(), absl::StatusCode::kInvalidArgument);

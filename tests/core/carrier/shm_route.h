@@ -1,7 +1,7 @@
 #pragma once
 
 // A proxy of Unix sockets that passes packets and their descriptors on, and can break its
-// connections as if the peer had died. Rings go past it.
+// connections as if the peer had ended. Rings do not go through it.
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -33,9 +33,9 @@ class ShmRoute {
   }
 
   const std::string& address() const { return listener_.address; }
-  // Closes all connections; the route accepts no more.
+  // Closes all connections. The route accepts no more.
   void Cut() { cut_ = true; }
-  // Closes the connections that there are. Later ones are accepted.
+  // Closes all present connections. Later ones are accepted.
   void CutNow() { cut_now_ = true; }
 
  private:
