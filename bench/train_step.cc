@@ -1,8 +1,10 @@
 #include "bench/train_step.h"
 
+#include <cstddef>
 #include <random>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "bench/job.h"
 
 namespace psd::bench {
@@ -19,17 +21,28 @@ absl::StatusOr<Variable> Coefficients(int64_t elements, std::mt19937& random) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<TrainStep>> TrainStep::Create(Worker& worker, const StepShape& shape,
-                                                             const OptimizerSpec& spec) {
+                                                             const OptimizerSpec& spec,
+                                                             const std::string& name) {
   std::unique_ptr<TrainStep> step(new TrainStep(worker));
-  PSD_ASSIGN_OR_RETURN(step->parameters_,
-                       CreateParameters(worker, "step/p", shape.tensors, shape.elements));
+  PSD_ASSIGN_OR_RETURN(
+      std::vector<RRef> parameters,
+      CreateParameters(worker, absl::StrCat(name, "/p"), shape.tensors, shape.elements));
+  const auto share = static_cast<std::ptrdiff_t>(shape.tensors / shape.optimizers);
+  for (int i = 0; i < shape.optimizers; ++i) {
+    const auto first = parameters.begin() + i * share;
+    const auto end = i + 1 < shape.optimizers ? first + share : parameters.end();
+    PSD_ASSIGN_OR_RETURN(std::unique_ptr<DistributedOptimizer> optimizer,
+                         DistributedOptimizer::Create(worker, absl::StrCat(name, "/optimizer", i),
+                                                      spec, std::vector<RRef>(first, end)));
+    step->optimizers_.push_back(std::move(optimizer));
+  }
+  if (shape.used > 0) parameters.resize(static_cast<size_t>(shape.used));
   std::mt19937 random(11);
-  for (int i = 0; i < shape.tensors; ++i) {
+  for (size_t i = 0; i < parameters.size(); ++i) {
     PSD_ASSIGN_OR_RETURN(Variable coefficients, Coefficients(shape.elements, random));
     step->coefficients_.push_back(std::move(coefficients));
   }
-  PSD_ASSIGN_OR_RETURN(step->optimizer_, DistributedOptimizer::Create(worker, "step/optimizer",
-                                                                      spec, step->parameters_));
+  step->parameters_ = std::move(parameters);
   return step;
 }
 
@@ -40,7 +53,8 @@ absl::Status TrainStep::Run() {
   for (size_t i = 1; i < values.size(); ++i) sum = sum + Sum(values[i] * coefficients_[i]);
   const Variable loss = 0.5 * sum;
   PSD_RETURN_IF_ERROR(context.Backward({loss}));
-  return optimizer_->Step(context);
+  for (const auto& optimizer : optimizers_) PSD_RETURN_IF_ERROR(optimizer->Step(context));
+  return absl::OkStatus();
 }
 
 }  // namespace psd::bench

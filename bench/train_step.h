@@ -17,6 +17,8 @@ namespace psd::bench {
 struct StepShape {
   int tensors = 0;
   int64_t elements = 0;  // of each parameter
+  int optimizers = 1;    // among which the parameters are divided
+  int used = 0;          // a step uses the first so many parameters; 0: all
 };
 
 inline constexpr StepShape kDenseStep = {16, 1'000'000};
@@ -25,18 +27,20 @@ inline constexpr StepShape kSmallStep = {1000, 256};
 // Thread-compatible.
 class TrainStep {
  public:
-  // Creates the parameters or attaches to them, and a named optimizer over them.
+  // Creates the parameters or attaches to them, and named optimizers over them. All names begin
+  // with `name`.
   static absl::StatusOr<std::unique_ptr<TrainStep>> Create(Worker& worker, const StepShape& shape,
-                                                           const OptimizerSpec& spec);
+                                                           const OptimizerSpec& spec,
+                                                           const std::string& name = "step");
   absl::Status Run();
 
  private:
   explicit TrainStep(Worker& worker) : worker_(worker) {}
 
   Worker& worker_;
-  std::vector<RRef> parameters_;
+  std::vector<RRef> parameters_;  // those that a step uses
   std::vector<Variable> coefficients_;
-  std::unique_ptr<DistributedOptimizer> optimizer_;
+  std::vector<std::unique_ptr<DistributedOptimizer>> optimizers_;
 };
 
 }  // namespace psd::bench

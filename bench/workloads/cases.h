@@ -10,7 +10,7 @@ namespace psd::bench {
 
 std::vector<Case> CallCases();       // call_empty, call_64
 std::vector<Case> PullCases();       // pull_16MiB, pull_256MiB
-std::vector<Case> StepCases();       // step_sgd, step_adam, step_small, step_small_carried
+std::vector<Case> StepCases();       // step_sgd, step_adam, step_small…, step_halves, step_one
 std::vector<Case> FloodCases();      // step_beside_flood
 std::vector<Case> OptimizerCases();  // opt_<name>, opt_small
 std::vector<Case> RowsCases();       // rows_lookup, rows_update, embedding

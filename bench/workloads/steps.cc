@@ -2,6 +2,9 @@
 // and the optimizer, each one pass over memory; nothing is sent.
 // step_small: the same over 1,000 tensors of 256 floats. Floor: three empty calls, and the math.
 // step_small_carried: the same step. Floor: three calls that carry its bytes, and the math.
+// step_halves: the same step with two optimizers, one after the other, over 500 of the tensors
+// each. Floor: the same with one optimizer over all. step_one: a step that uses one of the 10,000
+// tensors of its optimizer. Floor: the same step with an optimizer that has only this tensor.
 
 #include <utility>
 
@@ -97,6 +100,39 @@ class SmallStep : public StepWorkload {
   MappedFloats a_{kSmallFloats}, b_{kSmallFloats}, c_{kSmallFloats};
 };
 
+// Compares two ways to make a step, both of them psd's.
+class TwoSteps : public Workload {
+ public:
+  TwoSteps(const StepShape& shape, const StepShape& floor) : shape_(shape), floor_shape_(floor) {}
+
+  absl::Status Start(const Environment& environment) override {
+    PSD_ASSIGN_OR_RETURN(job_, Job::Start(environment));
+    PSD_ASSIGN_OR_RETURN(step_, TrainStep::Create(job_->worker(), shape_, Sgd{}));
+    PSD_ASSIGN_OR_RETURN(floor_, TrainStep::Create(job_->worker(), floor_shape_, Sgd{}, "floor"));
+    for (TrainStep* each : {step_.get(), floor_.get()}) PSD_RETURN_IF_ERROR(each->Run());
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::vector<double>> RunPsd() override {
+    return TimeEach(kSteps, [this] { return step_->Run(); });
+  }
+
+  absl::StatusOr<std::optional<double>> RunFloor() override {
+    PSD_ASSIGN_OR_RETURN(const std::vector<double> seconds,
+                         TimeEach(kSteps, [this] { return floor_->Run(); }));
+    return Median(seconds);
+  }
+
+ private:
+  static constexpr int kSteps = 40;  // in a block
+
+  const StepShape shape_;
+  const StepShape floor_shape_;
+  std::unique_ptr<Job> job_;
+  std::unique_ptr<TrainStep> step_;  // both end before their job
+  std::unique_ptr<TrainStep> floor_;
+};
+
 }  // namespace
 
 std::vector<Case> StepCases() {
@@ -114,7 +150,19 @@ std::vector<Case> StepCases() {
   carried.name = "step_small_carried";
   carried.has_peer = false;
   carried.make = [] { return std::make_unique<SmallStep>(/*carried=*/true); };
-  return {sgd, adam, small, carried};
+  Case halves = carried;
+  halves.name = "step_halves";
+  halves.make = [] {
+    StepShape two = kSmallStep;
+    two.optimizers = 2;
+    return std::make_unique<TwoSteps>(two, kSmallStep);
+  };
+  Case one = carried;
+  one.name = "step_one";
+  one.make = [] {
+    return std::make_unique<TwoSteps>(StepShape{10'000, 256, 1, 1}, StepShape{1, 256});
+  };
+  return {sgd, adam, small, carried, halves, one};
 }
 
 }  // namespace psd::bench

@@ -36,15 +36,15 @@ absl::StatusOr<VersionBuffer> CopyOf(const Tensor& from, Allocator& allocator) {
 
 Parameter::Parameter(GlobalId id, const Tensor& initial, bool requires_grad, VersionBuffer first,
                      std::shared_ptr<Allocator> allocator, std::shared_ptr<VersionLock> versions)
-    : id_(id),
+    : lock_(std::move(versions)),
+      set_(std::move(first), initial.NumBytes()),
+      bytes_(initial.NumBytes()),
+      device_(set_.current().block->place().device()),
+      id_(id),
       shape_(initial.shape()),
       dtype_(initial.dtype()),
       requires_grad_(requires_grad),
-      device_(first.block->place().device()),
-      allocator_(std::move(allocator)),
-      lock_(std::move(versions)),
-      bytes_(initial.NumBytes()),
-      set_(std::move(first), bytes_) {}
+      allocator_(std::move(allocator)) {}
 
 absl::StatusOr<VersionBuffer> Parameter::NewBuffer() {
   return Allocate(*allocator_, bytes_);

@@ -24,6 +24,7 @@
 #include "core/base/device.h"
 #include "core/base/ids.h"
 #include "core/base/mutex.h"
+#include "core/base/small_object.h"
 #include "core/store/changing.h"
 #include "core/store/version_set.h"
 #include "core/tensor/dtype.h"
@@ -60,7 +61,7 @@ class PinPlan;
 class VersionPins;
 
 // Thread-safe.
-class Parameter : public std::enable_shared_from_this<Parameter> {
+class Parameter : public SmallObject, public std::enable_shared_from_this<Parameter> {
  public:
   // Copies `initial`, a floating tensor, into memory of `allocator`; the copy becomes version 1.
   // All buffers come from `allocator`, so the parameter is on its device. Parameters that are
@@ -160,16 +161,18 @@ class Parameter : public std::enable_shared_from_this<Parameter> {
 
   absl::StatusOr<VersionBuffer> NewBuffer();
 
+  // Every pin and every step reads these two, so they begin the object: they share few cache lines.
+  const std::shared_ptr<VersionLock> lock_;  // shared with the parameters of the same store
+  VersionSet set_ PSD_GUARDED_BY(lock_->mutex);
+
+  int64_t copies_ PSD_GUARDED_BY(lock_->mutex) = 0;
+  const size_t bytes_;    // of each buffer
+  Device* const device_;  // null for the host
   const GlobalId id_;
   const Shape shape_;
   const DType dtype_;
   const bool requires_grad_;
-  Device* const device_;                        // null for the host
   const std::shared_ptr<Allocator> allocator_;  // shared with the store
-  const std::shared_ptr<VersionLock> lock_;     // shared with the parameters of the same store
-  const size_t bytes_;                          // of each buffer
-  VersionSet set_ PSD_GUARDED_BY(lock_->mutex);
-  int64_t copies_ PSD_GUARDED_BY(lock_->mutex) = 0;
 };
 
 }  // namespace psd::store

@@ -137,11 +137,12 @@ class VersionSet {
   }
   void FreeSpares(Buffers& freed);
 
-  Version current_;
-  Buffers spares_;  // in the order of their latest use; the last is used first
-  VersionBuffer writing_;
+  // In this order, all that a pin and a step read lies before the storage of old_.
   int acquirers_ = 0;
   const bool small_;
+  Version current_;
+  VersionBuffer writing_;
+  Buffers spares_;                       // in the order of their latest use; the last is used first
   absl::InlinedVector<Version, 2> old_;  // those that still have pins or copiers
 };
 

@@ -138,7 +138,7 @@ class DenseParameter : public SteppedParameter {
   size_t Bytes() const { return static_cast<size_t>(elements_) * ItemSize(dtype_); }
 
   store::Parameter& parameter_;  // the entry's
-  const Shape& shape_;           // the parameter's
+  const Shape shape_;
   const DType dtype_;
   Device* const device_;  // the parameter's; null for the host
   const int64_t elements_;

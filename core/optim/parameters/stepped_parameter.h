@@ -19,6 +19,7 @@
 #include "core/base/device.h"
 #include "core/base/ids.h"
 #include "core/base/memory_budget.h"
+#include "core/base/small_object.h"
 #include "core/optim/functional/functional_optimizer.h"
 #include "core/optim/parameters/kept_tensor.h"
 #include "core/optim/rows/sparse_gradient.h"
@@ -62,7 +63,7 @@ struct StateArray {
 // A parameter with its state. BeginStep, Apply, AbandonStep, StateReplaced, steps and set_steps
 // require the write claims of the optimizer and of the parameter. All other functions are
 // thread-safe.
-class SteppedParameter {
+class SteppedParameter : public SmallObject {
  public:
   SteppedParameter(store::EntryPtr entry, size_t group) : entry_(std::move(entry)), group_(group) {}
   virtual ~SteppedParameter() = default;
