@@ -15,10 +15,12 @@ constexpr size_t kMostInFlight = 8;
 // How much longer than the call a message may take. The ledger names those that are late at the
 // deadline, before the messages to them fail.
 constexpr absl::Duration kMessageGrace = absl::Seconds(10);
-// If a timer comes later than by this, the process was stopped. The other ranks may have been in
-// time, and may have found this one late; so their messages are read before anybody is blamed.
+// A rank is blamed only after everything that has arrived was read. This process may have been
+// stopped, and the other ranks may have been in time and have found this one late.
+constexpr absl::Duration kReading = absl::Milliseconds(100);
+// If a timer comes later than by this, the process was stopped and has more to read.
 constexpr absl::Duration kStall = absl::Milliseconds(500);
-constexpr absl::Duration kAfterStall = absl::Seconds(1);
+constexpr absl::Duration kReadingAfterStall = absl::Seconds(1);
 
 size_t TotalBytes(const std::vector<Buffer>& buffers) {
   size_t bytes = 0;
@@ -406,10 +408,9 @@ void CollectiveGroup::Expire(absl::Time armed) {
     GroupEffects effects;
     if (armed_ == armed) armed_ = absl::InfiniteFuture();
     const absl::Time now = uses_.clock.Now();
-    if (now > armed + kStall) {
-      ledger_.Extend(now + kAfterStall);
-      transfers_.Extend(now + kAfterStall);
-    }
+    const absl::Time read = now + (now > armed + kStall ? kReadingAfterStall : kReading);
+    ledger_.Extend(read);
+    transfers_.Extend(read);
     ledger_.Expire(now, effects);
     if (const absl::Status late = transfers_.Expire(now); !late.ok()) ledger_.Fail(late, effects);
     steps = Resolve(effects);
