@@ -22,9 +22,6 @@ struct Group::Request {
 
 namespace {
 
-// The most time that leaving waits for what is on its way to the others.
-constexpr absl::Duration kMostLeaving = absl::Seconds(10);
-
 CollectiveCall CallOf(Operation operation, const Tensor& tensor, const CollectiveOptions& options) {
   CollectiveCall call;
   call.operation = operation;
@@ -71,6 +68,10 @@ Group::~Group() {
 
 void Group::Leave() {
   if (state_->part != nullptr) state_->part->Leave(std::min(state_->timeout, kMostLeaving));
+}
+
+void Group::Fail(const absl::Status& why) {
+  if (state_->part != nullptr) state_->part->GiveUp(why);
 }
 
 const std::string& Group::name() const {

@@ -36,11 +36,11 @@ struct GroupOptions {
 };
 
 struct CollectiveOptions {
-  // The most time that the call may take; absl::ZeroDuration() means that of the group. Longer than
-  // the ranks are ever apart: a rank that is late ends the group.
+  // The most time that the call may take. absl::ZeroDuration() means the timeout of the group. It
+  // must be longer than the ranks are ever apart, because a rank that is late ends the group.
   absl::Duration timeout = absl::ZeroDuration();
-  // A name for the call, at most 128 bytes. Ranks that give different names to a call get an error,
-  // so names find calls that have the same shape and come in another order.
+  // A name for the call, at most 128 bytes. If the ranks give different names to a call, it fails.
+  // So names reveal calls of equal shapes that the ranks make in different orders.
   std::string label;
 };
 
@@ -52,19 +52,20 @@ struct CollectiveOptions {
 // of the ranks, whatever its position, the size of the tensor and the carrier. f16 and bf16 are
 // summed in f32 and rounded once. Tensors need not be contiguous; results are.
 //
-// Every call has a deadline. If a rank dies, is late, or calls something else (another operation,
-// dtype, shape, root or label), the group has failed: the calls of all ranks that are under way
-// fail with an error that names the rank, and so do later ones. A call that is under way when a
-// rank dies may have completed on some ranks; the next call fails on these. The survivors go on in
-// a group that is built again: Rebuild.
+// Every call has a deadline. If a rank dies, is late, or makes another call than the others
+// (another operation, dtype, shape, root or label), the group fails: all calls that are under way
+// fail on all ranks with an error that names the rank, and so do later calls. A call that is under
+// way when a rank dies may complete on some ranks; the next call fails there. A call that a late
+// rank makes just when the others give up may complete on that rank alone. The survivors can go on
+// in a group that they build again: see Rebuild.
 //
 // The members must listen (WorkerOptions::listen), unless there is only one.
 //
 // Errors of all calls: DEADLINE_EXCEEDED (a rank is late), UNAVAILABLE or ABORTED (a rank has died,
 // was restarted, or cannot be reached), FAILED_PRECONDITION (the ranks' calls differ; a rank has
 // left; the worker was shut down), RESOURCE_EXHAUSTED (memory). GetDetail(status)->worker is the
-// name of the worker that is late or dead. INVALID_ARGUMENT for what this rank alone does wrong:
-// the call does not count, and the others wait for a right one.
+// name of the worker that is late or dead. INVALID_ARGUMENT for a mistake in the arguments of this
+// rank: the call does not count, and the others wait for a correct one.
 //
 // Thread-safe; if several threads make calls, they must agree on the order. The destructor leaves
 // the group, as Leave.
@@ -84,17 +85,23 @@ class Group {
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
 
-  // Joins the same group again with the members that are left: those that the registrar still knows
-  // in the same incarnation, less `without`, in their former order. All of them call it with the
-  // same `without`; it should name the rank in the error of a call that was late, because a worker
-  // that is slow or stopped remains known until its lease ends. This group fails, if it has not.
-  // Waits at most `timeout`. Errors: as Join.
+  // Joins the same group again with the members that are left, in their former order. These are the
+  // members that the registrar still knows in the same incarnation, except for `without`. All of
+  // them call it with the same `without`. It should name a rank that was late, because the
+  // registrar knows a worker that is slow or stopped until its lease ends. If the registrar does
+  // not know a member that answers here, this waits for it. This group fails, if it has not. Waits
+  // at most `timeout`. Errors: as Join; UNAVAILABLE naming a member that is alive and that the
+  // registrar does not know; INVALID_ARGUMENT if nobody is left.
   absl::StatusOr<std::shared_ptr<Group>> Rebuild(Worker& worker,
                                                  const std::vector<std::string>& without = {},
                                                  absl::Duration timeout = absl::Seconds(60));
-  // Ends this rank's part, once what it sent has reached the others, for which it waits at most 10
-  // seconds. Calls that are under way here fail, as do later calls here and those of the others
-  // that need this rank. May be repeated.
+  // Fails the group on all ranks, with the code and text of `why` and the name of this rank. A rank
+  // that cannot make its next call should call it, so that the others do not wait. Does nothing in
+  // a group of one. Requires: `why` is not OK.
+  void Fail(const absl::Status& why);
+  // Ends this rank's part. First waits, for at most 10 seconds, until everything that this rank has
+  // sent has reached the others. Then calls that are under way here fail, later calls here fail,
+  // and so do calls of other ranks that need this one. May be repeated.
   void Leave();
 
   const std::string& name() const;
@@ -105,39 +112,40 @@ class Group {
   // OK as long as the group can be used.
   absl::Status status() const;
 
-  // The reduction of the tensors of all ranks, which have the same shape and dtype: a floating
-  // dtype, i32 or i64. Means are of floating dtypes only.
+  // Returns the reduction of the tensors of all ranks. They have the same shape and the same dtype:
+  // a floating dtype, i32 or i64. A mean needs a floating dtype.
   absl::StatusOr<Tensor> AllReduce(const Tensor& tensor, Reduction reduction = Reduction::kSum,
                                    const CollectiveOptions& options = {});
-  // The r-th of size() equal blocks of that reduction along the first axis, on rank r.
+  // Cuts that reduction along the first axis into size() equal blocks, and returns the r-th block
+  // on rank r.
   absl::StatusOr<Tensor> ReduceScatter(const Tensor& tensor, Reduction reduction = Reduction::kSum,
                                        const CollectiveOptions& options = {});
-  // The tensors of all ranks, by rank. They have the same shape and dtype.
+  // Returns the tensors of all ranks, by rank. They have the same shape and dtype.
   absl::StatusOr<std::vector<Tensor>> AllGather(const Tensor& tensor,
                                                 const CollectiveOptions& options = {});
-  // The tensor of rank `root`. The other ranks' tensors say which shape and dtype they expect;
-  // ranks with an undefined one take what comes.
+  // Returns the tensor of rank `root`. The tensors of the other ranks only say which shape and
+  // dtype they expect. A rank that gives an undefined tensor takes any.
   absl::StatusOr<Tensor> Broadcast(const Tensor& tensor, int root,
                                    const CollectiveOptions& options = {});
-  // On rank `root` the tensors of all ranks, by rank; none elsewhere. They have the same shape and
-  // dtype.
+  // Returns the tensors of all ranks, by rank, on rank `root`, and no tensors on the others. All
+  // tensors have the same shape and dtype.
   absl::StatusOr<std::vector<Tensor>> Gather(const Tensor& tensor, int root,
                                              const CollectiveOptions& options = {});
-  // The r-th tensor of rank `root`, on rank r. The root gives one for each rank, all of the same
-  // shape and dtype; the other ranks give none.
+  // Returns the r-th tensor of rank `root` on rank r. The root gives one tensor for each rank, all
+  // of the same shape and dtype. The other ranks give none.
   absl::StatusOr<Tensor> Scatter(const std::vector<Tensor>& tensors, int root,
                                  const CollectiveOptions& options = {});
   // Returns when all ranks have called it.
   absl::Status Barrier(const CollectiveOptions& options = {});
 
-  // Sends a tensor to another rank, which makes a Receive from this one. Sends and receives of a
-  // pair of ranks meet in the order in which they are made; they are no calls of the whole group,
-  // and may come in any order with these. Send returns when the other rank makes its receive, so
-  // two ranks that both send first must use SendAsync. The labels of both must agree.
+  // Sends a tensor to another rank, which calls Receive with this rank. The sends and receives of a
+  // pair of ranks meet in the order in which they are made. They may come in any order with the
+  // calls of the whole group. Send returns when the other rank has called Receive, so two ranks
+  // that both send first must use SendAsync. Both must give the same label.
   absl::Status Send(const Tensor& tensor, int to, const CollectiveOptions& options = {});
   absl::StatusOr<Tensor> Receive(int from, const CollectiveOptions& options = {});
 
-  // The same, without waiting. The order of the calls is that in which they are started.
+  // The same without waiting. The calls count in the order in which they are started.
   Future<Tensor> AllReduceAsync(const Tensor& tensor, Reduction reduction = Reduction::kSum,
                                 const CollectiveOptions& options = {});
   Future<Tensor> ReduceScatterAsync(const Tensor& tensor, Reduction reduction = Reduction::kSum,
@@ -158,6 +166,10 @@ class Group {
   struct State;
   struct Request;  // a call and its inputs
   explicit Group(std::unique_ptr<State> state);
+  // Returns the members that are left, for Rebuild.
+  absl::StatusOr<std::vector<std::string>> Survivors(Worker& worker,
+                                                     const std::vector<std::string>& without,
+                                                     absl::Time until) const;
   // As Join, but does not wait for members that have not joined the job.
   static absl::StatusOr<std::shared_ptr<Group>> JoinPresent(Worker& worker, const std::string& name,
                                                             const GroupOptions& options);

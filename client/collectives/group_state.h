@@ -14,6 +14,9 @@
 
 namespace psd {
 
+// The most time that leaving waits for what is on its way to the others.
+inline constexpr absl::Duration kMostLeaving = absl::Seconds(10);
+
 struct Group::State {
   std::string name;
   std::vector<std::string> members;       // by rank

@@ -20,6 +20,7 @@
 #include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/base/timer.h"
+#include "core/rpc/registrar/registrar_client.h"
 #include "core/rpc/rpc_agent.h"
 #include "core/runtime/runtime.h"
 #include "core/services/collectives/collective_service.h"
@@ -29,6 +30,7 @@ namespace {
 
 constexpr size_t kMaxNameBytes = 128;
 constexpr absl::Duration kPause = absl::Milliseconds(20);  // between two tries to build again
+constexpr absl::Duration kProbe = absl::Seconds(1);        // for a member that may be alive
 
 // The description of itself that a member sends to the others when they first meet.
 struct Told {
@@ -130,6 +132,16 @@ bool PauseBefore(absl::Time until, Worker& worker) {
 
 absl::Duration TimeLeft(absl::Time until) {
   return std::max(until - Clock::Steady().Now(), absl::Milliseconds(1));
+}
+
+// Whether that incarnation of a worker answers. A member that the registrar does not know may only
+// be unknown to it yet, because it was restarted.
+bool Answers(worker::Runtime& runtime, const std::string& member, Incarnation incarnation) {
+  rpc::CallOptions options;
+  options.timeout = kProbe;
+  const Future<rpc::PeerInfo> connected = runtime.agent().Connect(member, options);
+  const absl::StatusOr<rpc::PeerInfo>& peer = connected.Wait();
+  return peer.ok() && peer->incarnation == incarnation;
 }
 
 class Joining {
@@ -242,6 +254,7 @@ absl::StatusOr<std::shared_ptr<Group>> Group::JoinPresent(Worker& worker, const 
   if (options.members.size() == 1) {
     Told& mine = told.emplace_back();
     mine.name = worker.name();
+    mine.incarnation = runtime.incarnation();
     mine.size = static_cast<int64_t>(options.size);
     PSD_RETURN_IF_ERROR(CheckTold(name, told));
   } else {
@@ -270,26 +283,55 @@ absl::StatusOr<std::shared_ptr<Group>> Group::JoinPresent(Worker& worker, const 
   return std::shared_ptr<Group>(new Group(std::move(state)));
 }
 
+absl::StatusOr<std::vector<std::string>> Group::Survivors(Worker& worker,
+                                                          const std::vector<std::string>& without,
+                                                          absl::Time until) const {
+  worker::Runtime& runtime = RuntimeOf(worker);
+  rpc::CallOptions ask;
+  ask.timeout = TimeLeft(until);
+  std::vector<rpc::WorldMember> present;
+  if (size() > 1) {
+    PSD_ASSIGN_OR_RETURN(rpc::World world,
+                         rpc::AskWorld(runtime.agent(), runtime.peers().registrar(), ask).Wait());
+    present = std::move(world.members);
+  }
+  std::vector<std::string> survivors;
+  for (size_t i = 0; i < state_->members.size(); ++i) {
+    const std::string& member = state_->members[i];
+    if (std::find(without.begin(), without.end(), member) != without.end()) continue;
+    const bool known =
+        size() == 1 ||
+        std::any_of(present.begin(), present.end(), [&](const rpc::WorldMember& other) {
+          return other.name == member && other.incarnation == state_->incarnations[i];
+        });
+    if (known) {
+      survivors.push_back(member);
+    } else if (member == worker.name() || Answers(runtime, member, state_->incarnations[i])) {
+      return absl::UnavailableError(absl::StrCat("group ", Quoted(name()),
+                                                 ": the registrar does not know ", member,
+                                                 ", which is alive; it may have been restarted"));
+    }
+  }
+  if (!survivors.empty()) return survivors;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "group ", Quoted(name()), ": no member is left without ", absl::StrJoin(without, ", ")));
+}
+
 absl::StatusOr<std::shared_ptr<Group>> Group::Rebuild(Worker& worker,
                                                       const std::vector<std::string>& without,
                                                       absl::Duration timeout) {
-  Leave();
   const absl::Time until = Clock::Steady().Now() + timeout;
+  if (state_->part != nullptr)
+    state_->part->Leave(std::min({state_->timeout, kMostLeaving, timeout}));
   GroupOptions options;
   options.timeout = state_->timeout;
   for (;;) {
-    PSD_ASSIGN_OR_RETURN(const std::vector<WorkerInfo> infos, worker.Infos());
-    options.members.clear();
-    for (size_t i = 0; i < state_->members.size(); ++i) {
-      const std::string& member = state_->members[i];
-      const bool known = std::any_of(infos.begin(), infos.end(), [&](const WorkerInfo& info) {
-        return info.name == member && info.incarnation == state_->incarnations[i];
-      });
-      if (known && std::find(without.begin(), without.end(), member) == without.end())
-        options.members.push_back(member);
-    }
-    options.join_timeout = TimeLeft(until);
-    absl::StatusOr<std::shared_ptr<Group>> group = JoinPresent(worker, state_->name, options);
+    const auto join = [&]() -> absl::StatusOr<std::shared_ptr<Group>> {
+      PSD_ASSIGN_OR_RETURN(options.members, Survivors(worker, without, until));
+      options.join_timeout = TimeLeft(until);
+      return JoinPresent(worker, state_->name, options);
+    };
+    absl::StatusOr<std::shared_ptr<Group>> group = join();
     // A member that died after the registrar was asked is not among the survivors next time.
     const bool again = absl::IsUnavailable(group.status()) || absl::IsAborted(group.status()) ||
                        absl::IsNotFound(group.status());

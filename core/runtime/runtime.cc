@@ -60,6 +60,10 @@ int NetworkThreads() {
   return 5 + std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 2, 32);
 }
 
+absl::Duration LeftUntil(absl::Time until) {
+  return std::max(until - Clock::Steady().Now(), absl::ZeroDuration());
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(RuntimeOptions options) {
@@ -182,13 +186,13 @@ absl::StatusOr<std::string> Runtime::Start() {
 void Runtime::Shutdown(absl::Duration drain) {
   if (agent_ == nullptr) return;
   const absl::Time until = Clock::Steady().Now() + drain;
-  if (collectives_ != nullptr) collectives_->Close();  // groups have no part in the drain
+  if (collectives_ != nullptr) collectives_->Close(drain);  // what groups have sent
   if (drain > absl::ZeroDuration()) {
     agent_->BeginDraining();
-    agent_->AwaitIdle(drain);  // functions may need the references that this worker holds
+    agent_->AwaitIdle(LeftUntil(until));  // functions may need this worker's references
   }
   if (rrefs_ != nullptr) rrefs_->ReleaseAll();
-  agent_->Shutdown(std::max(until - Clock::Steady().Now(), absl::ZeroDuration()));
+  agent_->Shutdown(LeftUntil(until));
   timers_->Stop();
   // The executor goes first: its functions may wait for callbacks, which run until it has stopped.
   executor_->Shutdown();

@@ -53,7 +53,7 @@ class CallData {
   Buffer Outgoing(int phase, int to, size_t index) const;
   // Reduces a piece of the own part, which has come from all ranks, and drops what came.
   void Reduce(size_t index);
-  // Puts a piece of phase 1 into the result.
+  // Copies a piece of phase 1 to its place in the result.
   void Store(int from, size_t index, const Buffer& piece);
   // Returns the results: for kAllGather, and kGather at the root, one tensor for each rank; none
   // for kBarrier, and kGather elsewhere; otherwise one. Requires: all pieces have come.

@@ -118,7 +118,17 @@ absl::Status CheckCall(const CollectiveCall& call, int ranks) {
     return absl::InvalidArgumentError(
         absl::StrCat(OperationName(call.operation), ": the reduction is unknown or missing"));
   }
-  return Reduces(call.operation) ? CheckReduction(call, ranks) : absl::OkStatus();
+  if (Reduces(call.operation)) return CheckReduction(call, ranks);
+  return call.form.has_value() ? CheckWhole(OperationName(call.operation), *call.form)
+                               : absl::OkStatus();
+}
+
+absl::Status CheckWhole(absl::string_view operation, const TensorForm& form) {
+  if (form.NumBytes() <= kMostWholeBytes) return absl::OkStatus();
+  return WithRemedy(absl::InvalidArgumentError(absl::StrCat(operation, " of ", form.ToString(),
+                                                            ", ", form.NumBytes(),
+                                                            " bytes; at most ", kMostWholeBytes)),
+                    "cut it into several tensors");
 }
 
 bool Agree(const CollectiveCall& a, const CollectiveCall& b) {

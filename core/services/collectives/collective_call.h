@@ -60,6 +60,9 @@ struct CollectiveCall {
   std::string ToString() const;
 };
 
+// The most bytes of a tensor that is not reduced: it travels in one message.
+inline constexpr size_t kMostWholeBytes = (size_t{4} << 30) - (size_t{1} << 20);
+
 // The longest label in bytes.
 inline constexpr size_t kMaxLabelBytes = 128;
 
@@ -72,6 +75,9 @@ bool Reduces(Operation operation);
 
 // Errors: INVALID_ARGUMENT unless a group of `ranks` ranks can make the call.
 absl::Status CheckCall(const CollectiveCall& call, int ranks);
+
+// Checks that a tensor can travel in one message. Errors: INVALID_ARGUMENT naming both sizes.
+absl::Status CheckWhole(absl::string_view operation, const TensorForm& form);
 
 // Whether two ranks make the same call.
 bool Agree(const CollectiveCall& a, const CollectiveCall& b);

@@ -159,27 +159,49 @@ void CollectiveGroup::Perform(const Steps& steps) {
   sent_.NotifyAll();
 }
 
-template <typename Message>
-void CollectiveGroup::SendMessage(const rpc::Declared<Message, Unit>& method, int to,
-                                  rpc::Payload payload, absl::Time deadline,
-                                  absl::AnyInvocable<void()> done) {
+rpc::Call CollectiveGroup::StartMessage(const rpc::MethodInfo& method, int to, rpc::Payload payload,
+                                        absl::Duration timeout) {
   const rpc::PeerInfo& worker = members_.workers[to];
   rpc::Request request;
+  request.method = method.name;
+  request.kind = method.kind;
   request.payload = std::move(payload);
+  request.only_incarnation = worker.incarnation;
   rpc::CallOptions options;
-  options.timeout = std::max(deadline - uses_.clock.Now(), absl::ZeroDuration()) + kMessageGrace;
-  rpc::Ask(uses_.agent, method, {worker.name, worker.incarnation}, std::move(request), options)
-      .OnReady([self = shared_from_this(), to,
-                done = std::move(done)](const absl::StatusOr<Unit>& taken) mutable {
-        if (taken.ok()) {
-          done();
-        } else {
-          self->Lost(to, taken.status());
-        }
-        MutexLock lock(self->mutex_);
-        --self->unanswered_;
-        self->sent_.NotifyAll();
-      });
+  options.timeout = timeout;
+  return uses_.agent.StartCall(worker.name, std::move(request), options);
+}
+
+void CollectiveGroup::SendMessage(const rpc::MethodInfo& method, int to, rpc::Payload payload,
+                                  absl::Time deadline, absl::AnyInvocable<void()> done) {
+  const rpc::Call message =
+      StartMessage(method, to, std::move(payload),
+                   std::max(deadline - uses_.clock.Now(), absl::ZeroDuration()) + kMessageGrace);
+  uint64_t id = 0;
+  bool over = false;
+  {
+    MutexLock lock(mutex_);
+    id = ++last_message_;
+    over = !ledger_.failure().ok();
+    if (!over) messages_.emplace(id, message);
+  }
+  if (over) message.Cancel();
+  message.reply().OnReady([self = shared_from_this(), to, id, done = std::move(done)](
+                              const absl::StatusOr<rpc::Reply>& taken) mutable {
+    if (taken.ok()) {
+      done();
+    } else {
+      self->Lost(to, taken.status());
+    }
+    rpc::Call ended;  // destroyed without the lock
+    MutexLock lock(self->mutex_);
+    if (const auto found = self->messages_.find(id); found != self->messages_.end()) {
+      ended = std::move(found->second);
+      self->messages_.erase(found);
+    }
+    --self->unanswered_;
+    self->sent_.NotifyAll();
+  });
 }
 
 void CollectiveGroup::Tell(uint64_t number, const RunningPtr& running) {
@@ -201,7 +223,7 @@ void CollectiveGroup::Tell(uint64_t number, const RunningPtr& running) {
     rpc::Payload payload{header, {}};
     if (plan != nullptr && plan->is_small() && plan->Pieces(0, members_.rank, to) > 0)
       payload.buffers.push_back(running->data.Outgoing(0, to, 0));
-    SendMessage(kEnterCall, to, std::move(payload), running->deadline, [this, number, to] {
+    SendMessage(kEnterCall.info, to, std::move(payload), running->deadline, [this, number, to] {
       Steps steps;
       {
         MutexLock lock(mutex_);
@@ -263,13 +285,14 @@ void CollectiveGroup::Pump(uint64_t number, const RunningPtr& running, int to) {
     message.set_index(static_cast<uint32_t>(piece.index));
     rpc::Payload payload = rpc::PlainPayload(message);
     payload.buffers.push_back(running->data.Outgoing(piece.phase, to, piece.index));
-    SendMessage(kSendPiece, to, std::move(payload), running->deadline, [this, number, running, to] {
-      {
-        MutexLock lock(mutex_);
-        --running->lines[to].in_flight;
-      }
-      Pump(number, running, to);
-    });
+    SendMessage(kSendPiece.info, to, std::move(payload), running->deadline,
+                [this, number, running, to] {
+                  {
+                    MutexLock lock(mutex_);
+                    --running->lines[to].in_flight;
+                  }
+                  Pump(number, running, to);
+                });
   }
 }
 
@@ -300,93 +323,7 @@ void CollectiveGroup::Complete(const RunningPtr& running) {
   running->result.Set(std::move(results));
 }
 
-// ---- the end
-
-void CollectiveGroup::Fail(const absl::Status& failure) {
-  Steps steps;
-  {
-    MutexLock lock(mutex_);
-    GroupEffects effects;
-    ledger_.Fail(failure, effects);
-    steps = Resolve(effects);
-  }
-  Perform(steps);
-}
-
-void CollectiveGroup::Lost(int rank, const absl::Status& why) {
-  Steps steps;
-  {
-    MutexLock lock(mutex_);
-    GroupEffects effects;
-    ledger_.Lost(rank, why, effects);
-    steps = Resolve(effects);
-  }
-  Perform(steps);
-}
-
-void CollectiveGroup::FailAll() {
-  std::map<uint64_t, RunningPtr> running;
-  std::map<int, WatchAnswer> watchers;
-  absl::Status failure;
-  {
-    MutexLock lock(mutex_);
-    running.swap(running_);
-    watchers.swap(watchers_);
-    failure = ledger_.failure();
-  }
-  sent_.NotifyAll();
-  v1::CollectiveEnd end;
-  EncodeFailure(failure, end);
-  EndWatches(watchers, end);
-  for (const auto& [number, call] : running) call->result.Set(failure);
-  FailTransfers(failure);
-}
-
-void CollectiveGroup::EndWatches(const std::map<int, WatchAnswer>& watchers,
-                                 const v1::CollectiveEnd& end) {
-  for (const auto& [rank, answer] : watchers) {
-    const bool applied = rpc::BeginApply(*answer.call()).ok();
-    if (applied) {
-      answer(end);
-    } else {
-      answer(absl::CancelledError("the group was left"));
-    }
-  }
-}
-
-void CollectiveGroup::Leave(absl::Duration limit) {
-  const absl::Time until = Clock::Steady().Now() + limit;
-  Steps steps;
-  std::map<int, WatchAnswer> watchers;
-  std::vector<rpc::Call> watches;
-  {
-    MutexLock lock(mutex_);
-    while (ledger_.failure().ok() && unanswered_ + performing_ > 0) {
-      const absl::Duration left = until - Clock::Steady().Now();
-      if (left <= absl::ZeroDuration()) break;
-      sent_.WaitFor(mutex_, left);
-    }
-    if (ledger_.failure().ok()) {
-      left_ = true;
-      watchers.swap(watchers_);
-      GroupEffects effects;
-      ledger_.Left(members_.rank, effects);
-      steps = Resolve(effects);
-    }
-    watches.swap(watches_);
-    watches_.resize(members_.workers.size());
-  }
-  v1::CollectiveEnd end;
-  end.set_left(true);
-  EndWatches(watchers, end);
-  Perform(steps);
-  for (const rpc::Call& watch : watches) watch.Cancel();
-}
-
-void CollectiveGroup::Close() {
-  Leave(absl::ZeroDuration());
-  gate_->Close();
-}
+// ---- deadlines
 
 void CollectiveGroup::Arm() {
   absl::Time next;
@@ -420,79 +357,6 @@ void CollectiveGroup::Expire(absl::Time armed) {
 }
 
 // ---- other ranks
-
-void CollectiveGroup::Watch() {
-  v1::CollectiveWatch message;
-  message.set_generation(members_.generation);
-  for (int rank = 0; rank < size(); ++rank) {
-    if (rank == members_.rank) continue;
-    rpc::Request request = rpc::PlainRequest(kWatchRank.info.name, message);
-    request.kind = kWatchRank.info.kind;
-    request.only_incarnation = members_.workers[rank].incarnation;
-    rpc::CallOptions no_timeout;
-    no_timeout.timeout = absl::ZeroDuration();
-    rpc::Call watch =
-        uses_.agent.StartCall(members_.workers[rank].name, std::move(request), no_timeout);
-    {
-      MutexLock lock(mutex_);
-      watches_[rank] = watch;
-    }
-    watch.reply().OnReady(
-        [self = shared_from_this(), rank](const absl::StatusOr<rpc::Reply>& reply) {
-          self->WatchEnded(rank, reply);
-        });
-  }
-}
-
-void CollectiveGroup::WatchEnded(int rank, const absl::StatusOr<rpc::Reply>& reply) {
-  const absl::StatusOr<v1::CollectiveEnd> end =
-      reply.ok() ? rpc::Wire<v1::CollectiveEnd>::ParseReply(*reply, kWatchRank.info.name)
-                 : reply.status();
-  if (!end.ok()) return Lost(rank, end.status());
-  if (!end->left()) return Fail(DecodeFailure(*end));
-  Steps steps;
-  {
-    MutexLock lock(mutex_);
-    GroupEffects effects;
-    ledger_.Left(rank, effects);
-    if (const absl::Status waits = transfers_.Left(rank); !waits.ok()) ledger_.Fail(waits, effects);
-    steps = Resolve(effects);
-  }
-  Perform(steps);
-}
-
-void CollectiveGroup::ServeWatch(int from, const WatchAnswer& answer) {
-  std::map<int, WatchAnswer> ended;
-  v1::CollectiveEnd end;
-  {
-    MutexLock lock(mutex_);
-    watched_by_[from] = true;
-    if (left_) {
-      end.set_left(true);
-      ended.emplace(from, answer);
-    } else if (!ledger_.failure().ok()) {
-      EncodeFailure(ledger_.failure(), end);
-      ended.emplace(from, answer);
-    } else {
-      watchers_.insert_or_assign(from, answer);
-    }
-  }
-  EndWatches(ended, end);
-  if (!ended.empty()) return;
-  // Without this the answer would be kept for a rank that no longer waits for it.
-  answer.call()->OnCancel([weak = weak_from_this(), from, call = answer.call().get()] {
-    const auto self = weak.lock();
-    if (self == nullptr) return;
-    std::map<int, WatchAnswer> cancelled;
-    {
-      MutexLock lock(self->mutex_);
-      const auto found = self->watchers_.find(from);
-      if (found == self->watchers_.end() || found->second.call().get() != call) return;
-      cancelled.insert(self->watchers_.extract(found));
-    }
-    EndWatches(cancelled, {});
-  });
-}
 
 absl::Status CollectiveGroup::ServeEnter(int from, const v1::CollectiveEnter& request,
                                          std::vector<Buffer> data) {
@@ -561,14 +425,6 @@ absl::Status CollectiveGroup::ServePiece(int from, const v1::CollectivePiece& re
     self->Perform(stored);
   });
   return absl::OkStatus();
-}
-
-void CollectiveGroup::SessionEnded(int from) {
-  {
-    MutexLock lock(mutex_);
-    if (!watched_by_[from]) return;  // an earlier session
-  }
-  Lost(from, absl::UnavailableError("its session here has ended"));
 }
 
 }  // namespace psd::services

@@ -68,8 +68,8 @@ class CollectiveGroup : public std::enable_shared_from_this<CollectiveGroup> {
   // OK as long as the group has not failed and was not left.
   absl::Status failure() const PSD_EXCLUDES(mutex_);
 
-  // Asks all other ranks to say when their part ends, which also notices if one dies. To be called
-  // once, when all ranks have made their group.
+  // Asks all other ranks to say when their part ends. These calls also fail if a rank dies. Must be
+  // called once, when all ranks have made their group.
   void Watch() PSD_EXCLUDES(mutex_);
 
   // Makes the group's next call. See CallData for the inputs and the results.
@@ -79,21 +79,22 @@ class CollectiveGroup : public std::enable_shared_from_this<CollectiveGroup> {
   Future<Tensors> Start(CollectiveCall call, Tensors inputs, absl::Duration timeout)
       PSD_EXCLUDES(mutex_);
 
-  // Sends a tensor to another rank, or receives one. The sends from one rank to another meet the
-  // receives there in order; a rank that makes its receive gets the tensor when the other has made
-  // its send. The sending is done when the tensor is given to the carrier.
-  // Errors: as Start.
+  // Sends a tensor to another rank, or receives one. The n-th send from one rank to another meets
+  // the n-th receive there. A send is done when the other rank has made its receive and the tensor
+  // is given to the carrier. Errors: as Start.
   Future<Unit> Send(const Tensor& tensor, int to, const std::string& label, absl::Duration timeout)
       PSD_EXCLUDES(mutex_);
   Future<Tensor> Receive(int from, const std::string& label, absl::Duration timeout)
       PSD_EXCLUDES(mutex_);
 
+  // Fails the group on all ranks because this one cannot make its next call.
+  void GiveUp(const absl::Status& why) PSD_EXCLUDES(mutex_);
+
   // Ends this rank's part: calls that are not complete here fail. Before that it waits at most
   // `limit` until the other ranks have got what was sent to them.
   void Leave(absl::Duration limit) PSD_EXCLUDES(mutex_);
-  // The worker stops: as Leave without a wait. Returns when nothing uses the worker's parts any
-  // more.
-  void Close() PSD_EXCLUDES(mutex_);
+  // As Leave, for a worker that stops. Returns when the group no longer uses the worker's parts.
+  void Close(absl::Duration limit) PSD_EXCLUDES(mutex_);
 
   // ---- messages of other ranks. Errors: INVALID_ARGUMENT.
 
@@ -161,22 +162,40 @@ class CollectiveGroup : public std::enable_shared_from_this<CollectiveGroup> {
     Tensor tensor;
     Promise<Unit> sent;
   };
+  struct Receiving {
+    Promise<Tensor> received;
+    rpc::Call question;  // not set before it is asked
+  };
   static void Give(const TakeAnswer& answer, const Sending& sending);
+  // Answers questions for sends that are not made any more, because the group has ended here.
+  static void EndQuestions(const std::map<TransferLedger::Key, TakeAnswer>& questions,
+                           const v1::CollectiveEnd& end);
+  void NotReceived(int from, uint64_t number, const absl::Status& why) PSD_EXCLUDES(mutex_);
+  // The group has ended at `from` before it made the send that this rank has asked for.
+  void EndedBefore(int from, uint64_t number, const v1::CollectiveEnd& end) PSD_EXCLUDES(mutex_);
+  // `rank` has left. Returns an error if a send to it waits. Adds its questions to `unanswered`, to
+  // be answered without the lock.
+  absl::Status LeftTransfers(int rank, std::vector<TakeAnswer>& unanswered) PSD_REQUIRES(mutex_);
   absl::Status Received(int from, uint64_t number, const rpc::Reply& reply) PSD_EXCLUDES(mutex_);
-  // Fails the transfers that wait, after the others were told of the failure.
-  void FailTransfers(const absl::Status& failure) PSD_EXCLUDES(mutex_);
+  // Fails the transfers that wait, after the others were told how the group has ended.
+  void FailTransfers(const absl::Status& failure, const v1::CollectiveEnd& end)
+      PSD_EXCLUDES(mutex_);
 
   // Events of the ledger that come from several places.
   void Fail(const absl::Status& failure) PSD_EXCLUDES(mutex_);
   void Lost(int rank, const absl::Status& why) PSD_EXCLUDES(mutex_);
 
+  // A zero timeout means none.
+  rpc::Call StartMessage(const rpc::MethodInfo& method, int to, rpc::Payload payload,
+                         absl::Duration timeout);
   // Sends a message. `done` is called without the lock if the other rank has taken it; otherwise
   // the group fails.
-  template <typename Message>
-  void SendMessage(const rpc::Declared<Message, Unit>& method, int to, rpc::Payload payload,
-                   absl::Time deadline, absl::AnyInvocable<void()> done) PSD_EXCLUDES(mutex_);
+  void SendMessage(const rpc::MethodInfo& method, int to, rpc::Payload payload, absl::Time deadline,
+                   absl::AnyInvocable<void()> done) PSD_EXCLUDES(mutex_);
   void WatchEnded(int rank, const absl::StatusOr<rpc::Reply>& reply) PSD_EXCLUDES(mutex_);
   static void EndWatches(const std::map<int, WatchAnswer>& watchers, const v1::CollectiveEnd& end);
+  // Returns how the group has ended here. Requires: it has failed, or this rank has left.
+  v1::CollectiveEnd End() const PSD_REQUIRES(mutex_);
   // The timer that was set for `armed` has come.
   void Expire(absl::Time armed) PSD_EXCLUDES(mutex_);
   // Sets a timer for the earliest deadline, unless one comes before.
@@ -197,14 +216,17 @@ class CollectiveGroup : public std::enable_shared_from_this<CollectiveGroup> {
   std::map<uint64_t, RunningPtr> running_ PSD_GUARDED_BY(mutex_);
   TransferLedger transfers_ PSD_GUARDED_BY(mutex_);
   std::map<TransferLedger::Key, Sending> sending_ PSD_GUARDED_BY(mutex_);
-  std::map<TransferLedger::Key, Promise<Tensor>> receiving_ PSD_GUARDED_BY(mutex_);
+  std::map<TransferLedger::Key, Receiving> receiving_ PSD_GUARDED_BY(mutex_);
   // The questions of others for sends that this rank has not made yet.
   std::map<TransferLedger::Key, TakeAnswer> asking_ PSD_GUARDED_BY(mutex_);
   // By rank: the requests of the others that wait for the end of this rank's part.
   std::map<int, WatchAnswer> watchers_ PSD_GUARDED_BY(mutex_);
   std::vector<bool> watched_by_ PSD_GUARDED_BY(mutex_);
   std::vector<rpc::Call> watches_ PSD_GUARDED_BY(mutex_);  // this rank's, by rank
-  size_t unanswered_ PSD_GUARDED_BY(mutex_) = 0;           // messages sent or waiting to be sent
+  // The messages that were sent and not answered, to be cancelled when the group fails.
+  std::map<uint64_t, rpc::Call> messages_ PSD_GUARDED_BY(mutex_);
+  uint64_t last_message_ PSD_GUARDED_BY(mutex_) = 0;
+  size_t unanswered_ PSD_GUARDED_BY(mutex_) = 0;  // messages sent or waiting to be sent
   size_t performing_ PSD_GUARDED_BY(mutex_) = 0;  // lists of steps that are not performed yet
   absl::Time armed_ PSD_GUARDED_BY(mutex_) = absl::InfiniteFuture();
   bool left_ PSD_GUARDED_BY(mutex_) = false;

@@ -16,6 +16,15 @@ std::string GenerationName(uint64_t generation) {
   return absl::StrCat("generation ", IncarnationToString(generation), " of a group");
 }
 
+// Frees the message of a call that may wait for long. Errors: INVALID_ARGUMENT for a message that
+// carries more than its fields.
+absl::Status Shorten(rpc::ServerCall& call) {
+  if (!call.payload().buffers.empty())
+    return absl::InvalidArgumentError(absl::StrCat(call.method(), " takes no buffers"));
+  call.ForgetMessage();
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 CollectiveService::CollectiveService(CollectiveGroup::Uses uses) : uses_(std::move(uses)) {
@@ -49,12 +58,14 @@ std::vector<CollectiveService::GroupPtr> CollectiveService::Groups() {
   return groups;
 }
 
-void CollectiveService::Close() {
+void CollectiveService::Close(absl::Duration limit) {
   {
     MutexLock lock(mutex_);
     closed_ = true;
   }
-  for (const GroupPtr& group : Groups()) group->Close();
+  const absl::Time until = Clock::Steady().Now() + limit;
+  for (const GroupPtr& group : Groups())
+    group->Close(std::max(until - Clock::Steady().Now(), absl::ZeroDuration()));
 }
 
 absl::StatusOr<CollectiveService::Sender> CollectiveService::Find(const rpc::ServerCall& call,
@@ -94,12 +105,14 @@ absl::Status CollectiveService::ServePiece(const rpc::CallPtr& call, v1::Collect
 absl::Status CollectiveService::ServeTake(const rpc::Answer<rpc::Contents>& answer,
                                           v1::CollectiveTake request) {
   PSD_ASSIGN_OR_RETURN(const Sender sender, Find(*answer.call(), request.generation()));
+  PSD_RETURN_IF_ERROR(Shorten(*answer.call()));
   return sender.group->ServeTake(sender.rank, request, answer);
 }
 
 absl::Status CollectiveService::ServeWatch(const rpc::Answer<v1::CollectiveEnd>& answer,
                                            v1::CollectiveWatch request) {
   PSD_ASSIGN_OR_RETURN(const Sender sender, Find(*answer.call(), request.generation()));
+  PSD_RETURN_IF_ERROR(Shorten(*answer.call()));
   sender.group->ServeWatch(sender.rank, answer);
   return absl::OkStatus();
 }

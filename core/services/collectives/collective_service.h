@@ -39,8 +39,9 @@ class CollectiveService {
   // once the group is destroyed.
   // Errors: FAILED_PRECONDITION after Close. Requires: at least two members.
   absl::StatusOr<std::shared_ptr<CollectiveGroup>> Make(GroupMembers members) PSD_EXCLUDES(mutex_);
-  // Closes all groups, before the parts of the worker that they use stop. May be repeated.
-  void Close() PSD_EXCLUDES(mutex_);
+  // Closes all groups, before the parts of the worker that they use stop. Before that it waits at
+  // most `limit` until the other ranks have got what was sent to them. May be repeated.
+  void Close(absl::Duration limit) PSD_EXCLUDES(mutex_);
 
  private:
   using GroupPtr = std::shared_ptr<CollectiveGroup>;  // shared with the user's handle

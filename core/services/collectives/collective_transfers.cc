@@ -24,6 +24,8 @@ Future<Unit> CollectiveGroup::Send(const Tensor& tensor, int to, const std::stri
     return Future<Unit>::Ready(absl::InvalidArgumentError("send: there is no tensor"));
   absl::StatusOr<Tensor> contiguous = tensor.Contiguous(uses_.memory.get());
   if (!contiguous.ok()) return Future<Unit>::Ready(contiguous.status());
+  absl::Status fits = CheckWhole("send", {contiguous->dtype(), contiguous->shape()});
+  if (!fits.ok()) return Future<Unit>::Ready(std::move(fits));
   Sending sending{*std::move(contiguous), {}};
   std::optional<TakeAnswer> asked;
   absl::Status wrong;
@@ -66,9 +68,9 @@ Future<Tensor> CollectiveGroup::Receive(int from, const std::string& label,
     const absl::StatusOr<uint64_t> number =
         transfers_.Receive(from, label, uses_.clock.Now(), timeout);
     if (!number.ok()) return Future<Tensor>::Ready(number.status());
-    receiving_.emplace(TransferLedger::Key{from, *number}, received);
+    receiving_.emplace(TransferLedger::Key{from, *number}, Receiving{received, {}});
     message.set_number(*number);
-    if (ledger_.HasLeft(from)) wrong = transfers_.Left(from);
+    if (ledger_.HasLeft(from)) wrong = transfers_.NotSent(from, *number);
   }
   if (!wrong.ok()) {
     Fail(wrong);
@@ -76,40 +78,70 @@ Future<Tensor> CollectiveGroup::Receive(int from, const std::string& label,
   }
   message.set_generation(members_.generation);
   message.set_label(label);
-  rpc::CallOptions options;
-  options.timeout = timeout + kQuestionGrace;
-  const rpc::PeerInfo& worker = members_.workers[from];
-  const Future<rpc::Reply> reply =
-      rpc::Ask(uses_.agent, kTakeTensor, {worker.name, worker.incarnation}, message, options);
-  received.HelpLike(reply);
-  reply.OnReady([self = shared_from_this(), from,
-                 number = message.number()](const absl::StatusOr<rpc::Reply>& given) {
+  const rpc::Call question =
+      StartMessage(kTakeTensor.info, from, rpc::PlainPayload(message), timeout + kQuestionGrace);
+  received.HelpLike(question.reply());
+  bool over = false;
+  {
+    MutexLock lock(mutex_);
+    const auto found = receiving_.find({from, message.number()});
+    over = found == receiving_.end();
+    if (!over) found->second.question = question;
+  }
+  if (over) question.Cancel();  // the group has failed meanwhile
+  question.reply().OnReady([self = shared_from_this(), from,
+                            number = message.number()](const absl::StatusOr<rpc::Reply>& given) {
     const absl::Status status = given.ok() ? self->Received(from, number, *given) : given.status();
-    if (!status.ok()) self->Lost(from, status);
+    if (!status.ok()) self->NotReceived(from, number, status);
   });
   Arm();
   return received.future();
 }
 
+// A rank that has left answers questions with an error.
+void CollectiveGroup::NotReceived(int from, uint64_t number, const absl::Status& why) {
+  absl::Status not_sent;
+  {
+    MutexLock lock(mutex_);
+    if (ledger_.HasLeft(from)) not_sent = transfers_.NotSent(from, number);
+  }
+  if (not_sent.ok()) return Lost(from, why);
+  Fail(not_sent);
+}
+
+// The failure of the other rank's group is this group's failure, whoever has caused it.
+void CollectiveGroup::EndedBefore(int from, uint64_t number, const v1::CollectiveEnd& end) {
+  if (!end.left()) return Fail(DecodeFailure(end));
+  absl::Status not_sent;
+  {
+    MutexLock lock(mutex_);
+    not_sent = transfers_.NotSent(from, number);
+  }
+  Fail(not_sent);
+}
+
 absl::Status CollectiveGroup::Received(int from, uint64_t number, const rpc::Reply& reply) {
   PSD_ASSIGN_OR_RETURN(const auto message,
                        rpc::Wire<v1::CollectiveTaken>::ParseReply(reply, kTakeTensor.info.name));
+  if (message.has_end()) {
+    EndedBefore(from, number, message.end());
+    return absl::OkStatus();
+  }
   PSD_ASSIGN_OR_RETURN(const TensorForm form, DecodeForm(message));
   const std::vector<Buffer>& buffers = reply.payload.buffers;
-  absl::StatusOr<Tensor> tensor = Tensor::Empty(form.shape, form.dtype);
-  if (form.NumBytes() > 0) {
-    if (buffers.size() != 1)
-      return absl::InvalidArgumentError(absl::StrCat("a tensor in ", buffers.size(), " buffers"));
-    tensor = Tensor::FromBuffer(form.shape, form.dtype, buffers[0]);
-  }
-  PSD_RETURN_IF_ERROR(tensor);
+  if (buffers.size() != (form.NumBytes() > 0 ? 1 : 0))
+    return absl::InvalidArgumentError(absl::StrCat("a tensor in ", buffers.size(), " buffers"));
+  absl::StatusOr<Tensor> tensor = buffers.empty()
+                                      ? Tensor::Empty(form.shape, form.dtype)
+                                      : Tensor::FromBuffer(form.shape, form.dtype, buffers[0]);
+  PSD_RETURN_IF_ERROR(tensor.status());
   std::optional<Promise<Tensor>> received;
   {
     MutexLock lock(mutex_);
     transfers_.Got(from, number);
     const auto found = receiving_.find({from, number});
     if (found == receiving_.end()) return absl::OkStatus();  // the group has failed
-    received = std::move(found->second);
+    received = std::move(found->second.received);
     receiving_.erase(found);
   }
   received->Set(std::move(tensor));
@@ -135,21 +167,29 @@ absl::Status CollectiveGroup::ServeTake(int from, const v1::CollectiveTake& requ
                                         const TakeAnswer& answer) {
   const TransferLedger::Key key{from, request.number()};
   std::optional<Sending> given;
-  absl::Status wrong;
+  std::optional<v1::CollectiveEnd> end;
+  absl::Status differs;
   {
     MutexLock lock(mutex_);
-    if (!ledger_.failure().ok()) return ledger_.failure();
-    const absl::StatusOr<bool> give = transfers_.Asked(from, request.number(), request.label());
-    if (!give.ok()) {
-      wrong = give.status();
-    } else if (*give) {
-      given = std::move(sending_.extract(key).mapped());
+    if (!ledger_.failure().ok()) {
+      end = End();
     } else {
-      asking_.emplace(key, answer);
+      const absl::StatusOr<bool> give = transfers_.Asked(from, request.number(), request.label());
+      if (absl::IsInvalidArgument(give.status())) return give.status();
+      differs = give.status();
+      if (give.ok() && *give) given = std::move(sending_.extract(key).mapped());
+      if (give.ok() && !*give) asking_.emplace(key, answer);
     }
   }
-  if (absl::IsFailedPrecondition(wrong)) Fail(wrong);
-  PSD_RETURN_IF_ERROR(wrong);
+  if (!differs.ok()) {
+    Fail(differs);
+    MutexLock lock(mutex_);
+    end = End();
+  }
+  if (end.has_value()) {
+    EndQuestions({{key, answer}}, *end);
+    return absl::OkStatus();
+  }
   if (given.has_value()) {
     Give(answer, *given);
     return absl::OkStatus();
@@ -165,15 +205,38 @@ absl::Status CollectiveGroup::ServeTake(int from, const v1::CollectiveTake& requ
       if (found == self->asking_.end()) return;
       cancelled = std::move(found->second);
       self->asking_.erase(found);
+      self->transfers_.Forget(key.first, key.second);
     }
     (*cancelled)(absl::CancelledError("the receive was given up"));
   });
   return absl::OkStatus();
 }
 
-void CollectiveGroup::FailTransfers(const absl::Status& failure) {
+absl::Status CollectiveGroup::LeftTransfers(int rank, std::vector<TakeAnswer>& unanswered) {
+  const absl::Status waits = transfers_.Left(rank);
+  const auto first = asking_.lower_bound({rank, 0});
+  const auto last = asking_.lower_bound({rank + 1, 0});
+  for (auto each = first; each != last; ++each) unanswered.push_back(std::move(each->second));
+  asking_.erase(first, last);
+  return waits;
+}
+
+void CollectiveGroup::EndQuestions(const std::map<TransferLedger::Key, TakeAnswer>& questions,
+                                   const v1::CollectiveEnd& end) {
+  for (const auto& [key, answer] : questions) {
+    if (const absl::Status applied = rpc::BeginApply(*answer.call()); !applied.ok()) {
+      answer(applied);
+      continue;
+    }
+    v1::CollectiveTaken message;
+    *message.mutable_end() = end;
+    answer(rpc::Contents{rpc::PlainPayload(message), {}});
+  }
+}
+
+void CollectiveGroup::FailTransfers(const absl::Status& failure, const v1::CollectiveEnd& end) {
   std::map<TransferLedger::Key, Sending> sending;
-  std::map<TransferLedger::Key, Promise<Tensor>> receiving;
+  std::map<TransferLedger::Key, Receiving> receiving;
   std::map<TransferLedger::Key, TakeAnswer> asking;
   {
     MutexLock lock(mutex_);
@@ -182,8 +245,11 @@ void CollectiveGroup::FailTransfers(const absl::Status& failure) {
     asking.swap(asking_);
   }
   for (const auto& [key, each] : sending) each.sent.Set(failure);
-  for (const auto& [key, received] : receiving) received.Set(failure);
-  for (const auto& [key, answer] : asking) answer(failure);
+  for (const auto& [key, each] : receiving) {
+    each.received.Set(failure);
+    each.question.Cancel();
+  }
+  EndQuestions(asking, end);
 }
 
 }  // namespace psd::services

@@ -37,6 +37,11 @@ bool IsUnclear(const Peers& peers, int rank) {
   return waiting > 1;
 }
 
+bool SaysDeath(const absl::Status& why) {
+  return absl::IsUnavailable(why) || absl::IsAborted(why) || absl::IsCancelled(why) ||
+         absl::IsDeadlineExceeded(why);
+}
+
 absl::Status Dishonest(absl::string_view what) {
   return absl::InvalidArgumentError(
       absl::StrCat("a message of a group that no rank of this version sends: ", what));
@@ -175,6 +180,9 @@ absl::Status GroupLedger::Heard(int from, uint64_t number, const CollectiveCall&
   // A rank completes no call that this one has not entered, so it cannot be further ahead.
   if (number < floor_ || number >= next_ + kMaxUnderWay)
     return Dishonest(absl::StrCat("call ", number, " while this rank is at call ", next_));
+  // A call that has begun and is not known any more is over, although an earlier one is not.
+  if (number < next_begin_ && calls_.find(number) == calls_.end())
+    return Dishonest(absl::StrCat("call ", number, ", which is over"));
   Call& known = CallOf(number);
   if (std::exchange(known.peers[from].heard, true)) return Dishonest("one call, entered twice");
   ++known.heard;
@@ -273,12 +281,26 @@ bool GroupLedger::Needs(const Call& call, int rank) const {
 
 void GroupLedger::Lost(int rank, const absl::Status& why, GroupEffects& effects) {
   if (left_[rank]) return;
-  const bool keeps_code = absl::IsUnavailable(why) || absl::IsAborted(why);
-  Fail(WithRemedy(OfGroup(keeps_code ? why.code() : absl::StatusCode::kUnavailable,
+  if (!SaysDeath(why)) {
+    return Fail(WithRemedy(OfGroup(why.code(),
+                                   absl::StrCat(RankName(rank), " refused a message of ",
+                                                RankName(rank_), ": ", why.message()),
+                                   rank),
+                           "mend the cause, then build the group again with all ranks"),
+                effects);
+  }
+  Fail(WithRemedy(OfGroup(absl::IsAborted(why) ? why.code() : absl::StatusCode::kUnavailable,
                           absl::StrCat(RankName(rank), " is lost to ", RankName(rank_), ": ",
                                        why.message()),
                           rank),
                   kBuildAgain),
+       effects);
+}
+
+void GroupLedger::GiveUp(const absl::Status& why, GroupEffects& effects) {
+  Fail(WithRemedy(OfGroup(why.code(),
+                          absl::StrCat(RankName(rank_), " cannot go on: ", why.message()), rank_),
+                  "mend the cause, then build the group again"),
        effects);
 }
 

@@ -9,6 +9,11 @@
 #include "core/services/collectives/collective_call.h"
 
 namespace psd::services {
+namespace {
+
+constexpr char kBuildAgain[] = "build the group again without it to go on";
+
+}  // namespace
 
 TransferLedger::TransferLedger(std::string group, std::vector<std::string> members, int rank)
     : group_(std::move(group)),
@@ -100,18 +105,21 @@ absl::StatusOr<bool> TransferLedger::Asked(int from, uint64_t number, const std:
   return false;
 }
 
-absl::Status TransferLedger::Left(int rank) const {
-  for (const AllWaiting* waiting : {&sends_, &receives_}) {
-    const auto first = waiting->lower_bound({rank, 0});
-    if (first == waiting->end() || first->first.first != rank) continue;
-    return OfGroup(
-        absl::StatusCode::kFailedPrecondition,
-        absl::StrCat(RankName(rank), " has left before it ",
-                     waiting == &sends_ ? "received" : "sent", " tensor ", first->first.second,
-                     waiting == &sends_ ? " from " : " to ", RankName(rank_)),
-        rank, "build the group again without it to go on");
-  }
-  return absl::OkStatus();
+absl::Status TransferLedger::Left(int rank) {
+  asked_.erase(asked_.lower_bound({rank, 0}), asked_.lower_bound({rank + 1, 0}));
+  const auto first = sends_.lower_bound({rank, 0});
+  if (first == sends_.end() || first->first.first != rank) return absl::OkStatus();
+  return OfGroup(absl::StatusCode::kFailedPrecondition,
+                 absl::StrCat(RankName(rank), " has left before it received tensor ",
+                              first->first.second, " from ", RankName(rank_)),
+                 rank, kBuildAgain);
+}
+
+absl::Status TransferLedger::NotSent(int from, uint64_t number) const {
+  return OfGroup(absl::StatusCode::kFailedPrecondition,
+                 absl::StrCat(RankName(from), " has left before it sent tensor ", number, " to ",
+                              RankName(rank_)),
+                 from, kBuildAgain);
 }
 
 void TransferLedger::Extend(absl::Time until) {

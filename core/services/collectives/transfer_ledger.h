@@ -25,9 +25,10 @@ class TransferLedger {
  public:
   // The other rank and the number of the send or receive.
   using Key = std::pair<int, uint64_t>;
-  // The most sends, and the most receives, that may wait at once, and the most questions of one
-  // other rank.
-  static constexpr size_t kMostWaiting = 1024;
+  // The limit for three numbers: sends that wait, receives that wait, and questions of one other
+  // rank. Each receive that waits is a call under way. A session may have 1024 of them, so there is
+  // room for the calls of the group.
+  static constexpr size_t kMostWaiting = 256;
 
   // `group` and `members` are for errors.
   TransferLedger(std::string group, std::vector<std::string> members, int rank);
@@ -45,10 +46,15 @@ class TransferLedger {
   // `from` asks for a send. Returns whether it is to be given now. Errors: FAILED_PRECONDITION, as
   // Send; INVALID_ARGUMENT for what an honest rank never asks.
   absl::StatusOr<bool> Asked(int from, uint64_t number, const std::string& label);
+  // `from` no longer waits for that send.
+  void Forget(int from, uint64_t number) { asked_.erase({from, number}); }
   // The tensor of a receive has come.
   void Got(int from, uint64_t number) { receives_.erase({from, number}); }
-  // `rank` has left. Returns an error if a send to it or a receive from it waits.
-  absl::Status Left(int rank) const;
+  // `rank` has left, and no longer waits for any send. It still answers the questions that it has
+  // got, so everything that it sent before arrives. Returns an error if a send to it waits.
+  absl::Status Left(int rank);
+  // The error of a receive from a rank that has left without the send.
+  absl::Status NotSent(int from, uint64_t number) const;
 
   // Puts off the deadlines before `until`, once for each send and receive.
   void Extend(absl::Time until);

@@ -241,6 +241,110 @@ TEST_P(FaultsTest, ARankThatHasLeftGetsAndSendsNothing) {
   EXPECT_EQ(Culprit(sent), "t1");
 }
 
+TEST_P(FaultsTest, ASendToARankThatAskedForItAndLeftFails) {
+  const Future<Tensor> asked = groups_[1]->ReceiveAsync(0);
+  // The question has reached rank 0 when the barrier is over.
+  for (const absl::Status& met : OnAll([](int, Group& group) { return group.Barrier(); }))
+    EXPECT_TRUE(met.ok()) << met;
+  groups_[1]->Leave();
+  EXPECT_TRUE(absl::IsFailedPrecondition(asked.Wait().status()));
+  ASSERT_TRUE(world_.workers[1]->Shutdown().ok());
+  const absl::Status sent = groups_[0]->Send(Ones(kSmall), 1);
+  EXPECT_FALSE(sent.ok());
+  EXPECT_EQ(Culprit(sent), "t1") << sent;
+}
+
+TEST_P(FaultsTest, ARankThatDiesWithAQuestionOpenIsNotSentTo) {
+  const Future<Tensor> asked = groups_[1]->ReceiveAsync(0);
+  for (const absl::Status& met : OnAll([](int, Group& group) { return group.Barrier(); }))
+    EXPECT_TRUE(met.ok()) << met;
+  Kill(1);
+  absl::Status sent;
+  for (int i = 0; i < 3 && sent.ok(); ++i) sent = groups_[0]->Send(Ones(kSmall), 1);
+  EXPECT_EQ(Culprit(sent), "t1") << sent;
+}
+
+TEST_P(FaultsTest, WhatWasSentArrivesAlthoughTheSenderLeaves) {
+  for (int round = 0; round < 3; ++round) {
+    const auto statuses = OnAll([&](int rank, Group& group) -> absl::Status {
+      if (rank == 2) return absl::OkStatus();
+      if (rank == 1) return group.Receive(0).status();
+      const absl::Status sent = group.Send(Ones(4'000'000), 1);
+      groups_[0].reset();
+      return sent;
+    });
+    for (const absl::Status& status : statuses) EXPECT_TRUE(status.ok()) << status;
+    groups_ = world_.JoinAll("ranks");
+  }
+}
+
+TEST_P(FaultsTest, AWorkerThatHasItsResultMayShutDown) {
+  const auto statuses = OnAll([&](int rank, Group& group) -> absl::Status {
+    PSD_RETURN_IF_ERROR(group.AllReduce(Ones(8'000'000)).status());
+    return rank == 0 ? world_.workers[0]->Shutdown() : absl::OkStatus();
+  });
+  for (const absl::Status& status : statuses) EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST_P(FaultsTest, ManyReceivesThatWaitLeaveRoomForCalls) {
+  constexpr int kMany = 256;
+  const auto statuses = OnAll([&](int rank, Group& group) -> absl::Status {
+    std::vector<Future<Tensor>> received;
+    for (int i = 0; rank == 1 && i < kMany; ++i) received.push_back(group.ReceiveAsync(0));
+    PSD_RETURN_IF_ERROR(group.Barrier());
+    for (int i = 0; rank == 0 && i < kMany; ++i)
+      PSD_RETURN_IF_ERROR(group.Send(Must(Tensor::Full({1}, DType::kF32, i)), 1));
+    for (int i = 0; rank == 1 && i < kMany; ++i)
+      EXPECT_EQ(Elements(Must(received[i].Wait()))[0], i);
+    return group.Barrier();
+  });
+  for (const absl::Status& status : statuses) EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST_P(FaultsTest, ALabelIsAnyBytes) {
+  CollectiveOptions labelled;
+  labelled.label = "caf\xe9";
+  const auto statuses = OnAll([&](int rank, Group& group) -> absl::Status {
+    PSD_RETURN_IF_ERROR(group.AllReduce(Ones(kSmall), Reduction::kSum, labelled).status());
+    if (rank == 0) return group.Send(Ones(1), 1, labelled);
+    return rank == 1 ? group.Receive(0, labelled).status() : absl::OkStatus();
+  });
+  for (const absl::Status& status : statuses) EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST_P(FaultsTest, ZERO_17_ARankThatCannotGoOnTellsTheOthersWhy) {
+  const auto statuses = OnAll([&](int rank, Group& group) {
+    if (rank != 2) return group.AllReduce(Ones(kLarge)).status();
+    group.Fail(absl::ResourceExhaustedError("no memory for the next call"));
+    return group.status();
+  });
+  for (const absl::Status& status : statuses) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+    EXPECT_THAT(Text(status), HasSubstr("rank 2 (t2) cannot go on: no memory for the next call"));
+    EXPECT_EQ(Culprit(status), "t2");
+  }
+}
+
+TEST_P(FaultsTest, ARegistrarThatWasRestartedSplitsNoGroup) {
+  world_.RestartRegistrar();
+  InParallel(kRanks, [&](int rank) {
+    auto group = groups_[rank]->Rebuild(*world_.workers[rank], {}, absl::Seconds(60));
+    ASSERT_TRUE(group.ok()) << group.status();
+    EXPECT_EQ((*group)->size(), kRanks);
+    EXPECT_EQ(Elements(Must((*group)->AllReduce(Ones(kSmall))))[0], kRanks);
+  });
+}
+
+TEST_P(FaultsTest, AGroupOfOneIsBuiltAgain) {
+  GroupOptions one;
+  one.members = {"t0"};
+  Worker& worker = *world_.workers[0];
+  const auto group = Must(Group::Join(worker, "solo", one));
+  const auto again = Must(group->Rebuild(worker));
+  EXPECT_EQ(again->members(), one.members);
+  EXPECT_TRUE(absl::IsInvalidArgument(again->Rebuild(worker, {"t0"}).status()));
+}
+
 TEST_P(FaultsTest, ARankThatLeavesAfterItsCallsLetsTheOthersFinish) {
   for (int round = 0; round < 10; ++round) {
     auto statuses = OnAll([&](int rank, Group& group) {

@@ -36,13 +36,15 @@ inline bool SameBits(const Tensor& a, const Tensor& b) {
 // A daemon that is the registrar, and trainers t0, t1, … that listen.
 class GroupWorld {
  public:
-  explicit GroupWorld(int trainers, bool shared_memory = true) : shared_memory_(shared_memory) {
-    server::DaemonConfig config;
-    config.name = "owner0";
-    config.listen = "127.0.0.1:0";
-    daemon_ = Must(server::Server::Create(config, {}, NewNullLogger()));
-    address_ = Must(daemon_->Start());
+  explicit GroupWorld(int trainers, bool shared_memory = true, size_t memory_budget_bytes = 0)
+      : shared_memory_(shared_memory), memory_budget_bytes_(memory_budget_bytes) {
+    StartRegistrar("127.0.0.1:0");
     for (int i = 0; i < trainers; ++i) Add();
+  }
+  // The registrar forgets all workers, which join again one after the other.
+  void RestartRegistrar() {
+    daemon_.reset();
+    StartRegistrar(address_);
   }
 
   WorkerOptions Options(const std::string& name) const {
@@ -51,6 +53,7 @@ class GroupWorld {
     options.owners = {{"owner0", address_}};
     options.listen = "127.0.0.1:0";
     options.shared_memory = shared_memory_;
+    options.memory_budget_bytes = memory_budget_bytes_;
     options.logger = NewNullLogger();
     return options;
   }
@@ -76,7 +79,16 @@ class GroupWorld {
   std::vector<std::unique_ptr<Worker>> workers;
 
  private:
+  void StartRegistrar(const std::string& listen) {
+    server::DaemonConfig config;
+    config.name = "owner0";
+    config.listen = listen;
+    daemon_ = Must(server::Server::Create(config, {}, NewNullLogger()));
+    address_ = Must(daemon_->Start());
+  }
+
   const bool shared_memory_;
+  const size_t memory_budget_bytes_;  // of each trainer; 0 means no limit
   std::unique_ptr<server::Server> daemon_;
   std::string address_;
 };

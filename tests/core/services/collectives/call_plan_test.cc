@@ -132,6 +132,21 @@ TEST(CollectiveCallTest, CheckNamesWhatIsWrong) {
   EXPECT_FALSE(CheckCall(Call(static_cast<Operation>(99), 4), 2).ok());
 }
 
+TEST(CollectiveCallTest, WhatIsTooLargeForOneMessageIsRefused) {
+  CollectiveCall call;
+  call.operation = Operation::kBroadcast;
+  call.form = TensorForm{DType::kU8, {static_cast<int64_t>(kMostWholeBytes)}};
+  EXPECT_TRUE(CheckCall(call, 2).ok());
+  call.form = TensorForm{DType::kU8, {static_cast<int64_t>(kMostWholeBytes) + 1}};
+  const absl::Status refused = CheckCall(call, 2);
+  EXPECT_TRUE(absl::IsInvalidArgument(refused));
+  EXPECT_NE(refused.message().find("cut it into several tensors"), std::string::npos);
+  call.operation = Operation::kAllReduce;
+  call.reduction = Reduction::kSum;
+  call.form->dtype = DType::kF32;
+  EXPECT_TRUE(CheckCall(call, 2).ok()) << "what is reduced travels in pieces";
+}
+
 TEST(CollectiveCallTest, CallsAgreeIfAllOfTheirPartsDo) {
   const CollectiveCall call = Call(Operation::kAllReduce, 4);
   EXPECT_TRUE(Agree(call, call));

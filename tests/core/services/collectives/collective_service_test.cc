@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "core/base/buffer.h"
+#include "core/base/future.h"
 #include "core/base/status.h"
 #include "core/rpc/declared_method.h"
 #include "core/rpc/message_io.h"
@@ -129,6 +130,50 @@ TEST_F(CollectiveServiceTest, WrongMessagesOfARankAreRefusedAndTheGroupGoesOn) {
   EXPECT_TRUE(group_->failure().ok());
   EXPECT_TRUE(Send(b_, kSendPiece, Piece(0, 0, 0), std::string(400'000, '\0')).ok());
   EXPECT_EQ(Must(gathered.Wait()).size(), 2u);
+}
+
+TEST_F(CollectiveServiceTest, CallsThatWaitKeepNoMessageAndAreNotMadeTwice) {
+  v1::CollectiveTake take;
+  take.set_generation(kGeneration);
+  rpc::Request fat;
+  fat.payload = rpc::PlainPayload(take);
+  fat.payload.buffers.push_back(Buffer::FromString(std::string(1000, 'x')));
+  EXPECT_TRUE(absl::IsInvalidArgument(
+      rpc::Ask(b_.runtime().agent(), kTakeTensor, {"a"}, std::move(fat), {}).Wait().status()));
+  v1::CollectiveWatch watch;
+  watch.set_generation(kGeneration);
+  const auto first = rpc::Ask(b_.runtime().agent(), kWatchRank, {"a"}, watch, {});
+  const auto second = rpc::Ask(b_.runtime().agent(), kWatchRank, {"a"}, watch, {});
+  EXPECT_TRUE(absl::IsInvalidArgument(first.Wait().status())) << "a second one came";
+  group_->Leave(absl::ZeroDuration());
+  EXPECT_TRUE(Must(second.Wait()).left());
+}
+
+TEST_F(CollectiveServiceTest, ARankWhoseGroupHasFailedSaysWhoIsToBlame) {
+  // Nobody watches in these groups, so b learns of a's failure by asking for a tensor only.
+  GroupMembers members;
+  members.name = "three";
+  members.generation = kGeneration + 1;
+  for (TestOwner* each : {&a_, &b_, &c_})
+    members.workers.push_back({each->runtime().name(), each->runtime().incarnation()});
+  const auto of_a = Must(a_.runtime().collectives().Make(members));
+  members.rank = 1;
+  const auto of_b = Must(b_.runtime().collectives().Make(members));
+  // c has not joined, and refuses a's question.
+  const absl::Status of_c = of_a->Receive(2, "", absl::Seconds(60)).Wait().status();
+  EXPECT_EQ(GetDetail(of_c)->worker, "c") << of_c;
+  const absl::Status asked = of_b->Receive(0, "", absl::Seconds(60)).Wait().status();
+  EXPECT_EQ(asked.code(), of_c.code()) << asked;
+  EXPECT_EQ(asked.message(), of_c.message());
+  EXPECT_EQ(GetDetail(asked)->worker, "c") << asked;
+}
+
+TEST_F(CollectiveServiceTest, ARankThatHasLeftSaysSoToAQuestion) {
+  const Future<Tensor> waits = other_->Receive(0, "", absl::Seconds(60));
+  group_->Leave(absl::ZeroDuration());
+  const absl::Status left = waits.Wait().status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(left)) << left;
+  EXPECT_THAT(std::string(left.message()), HasSubstr("rank 0 (a) has left before it sent"));
 }
 
 TEST_F(CollectiveServiceTest, AfterTheWorkersEndNoGroupIsMade) {

@@ -278,6 +278,37 @@ TEST_F(GroupLedgerTest, ARankThatDiedFailsTheGroupAtOnce) {
   EXPECT_EQ(Culprit(), "b");
 }
 
+TEST_F(GroupLedgerTest, ARankThatRefusesAMessageIsNotTakenForDead) {
+  ledger_.Lost(1, absl::ResourceExhaustedError("the budget is full"), effects_);
+  EXPECT_EQ(ledger_.failure().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(Failure(),
+              HasSubstr("rank 1 (b) refused a message of rank 0 (a): the budget is full"));
+  EXPECT_EQ(Culprit(), "b");
+}
+
+TEST_F(GroupLedgerTest, ARankThatGivesUpIsNamedWithItsReason) {
+  ledger_.GiveUp(absl::ResourceExhaustedError("no memory"), effects_);
+  EXPECT_EQ(Effects(), "fail");
+  EXPECT_EQ(ledger_.failure().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(Failure(), HasSubstr("rank 0 (a) cannot go on: no memory"));
+  EXPECT_EQ(Culprit(), "a");
+}
+
+TEST_F(GroupLedgerTest, ACallThatIsOverIsNotRevived) {
+  Enter(Barrier());
+  Enter(Barrier());
+  for (int from : {1, 2}) Heard(from, 1, Barrier());
+  EXPECT_THAT(Effects(), HasSubstr("complete 1"));
+  EXPECT_TRUE(absl::IsInvalidArgument(ledger_.Heard(1, 1, Barrier(), effects_)));
+  for (int from : {1, 2}) Heard(from, 0, Barrier());
+  EXPECT_THAT(Effects(), HasSubstr("complete 0"));
+  for (uint64_t i = 2; i < 2 + 2 * GroupLedger::kMaxUnderWay; ++i) {
+    Enter(Barrier());
+    for (int from : {1, 2}) Heard(from, i, Barrier());
+    EXPECT_THAT(Effects(), HasSubstr(absl::StrCat("complete ", i))) << "the group goes on";
+  }
+}
+
 TEST_F(GroupLedgerTest, ARankThatLeavesAfterItsCallsHarmsNone) {
   Enter(Barrier());
   Heard(1, 0, Barrier());

@@ -105,8 +105,23 @@ TEST_F(TransferLedgerTest, ARankThatLeavesFailsOnlyWhatWaitsForIt) {
               HasSubstr("rank 1 (b) has left before it received tensor 0 from rank 0 (a)"));
   Asked(1, 0);
   EXPECT_TRUE(ledger_.Left(1).ok());
-  Receive(1);
-  EXPECT_THAT(std::string(ledger_.Left(1).message()), HasSubstr("before it sent tensor 0"));
+  const uint64_t number = Receive(1);
+  EXPECT_TRUE(ledger_.Left(1).ok()) << "what it has sent may be on its way";
+  const absl::Status not_sent = ledger_.NotSent(1, number);
+  EXPECT_TRUE(absl::IsFailedPrecondition(not_sent));
+  EXPECT_THAT(std::string(not_sent.message()),
+              HasSubstr("rank 1 (b) has left before it sent tensor 0"));
+  EXPECT_EQ(GetDetail(not_sent)->worker, "b");
+}
+
+TEST_F(TransferLedgerTest, ASendIsNotGivenToARankThatHasStoppedWaiting) {
+  EXPECT_FALSE(Asked(1, 0));
+  ledger_.Forget(1, 0);
+  EXPECT_FALSE(Send(1));
+  EXPECT_FALSE(Asked(2, 0));
+  EXPECT_TRUE(ledger_.Left(2).ok());
+  EXPECT_FALSE(Send(2));
+  EXPECT_FALSE(ledger_.Left(2).ok());
 }
 
 TEST_F(TransferLedgerTest, WhatIsWrongIsRefusedAndChangesNothing) {

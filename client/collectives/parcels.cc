@@ -1,0 +1,175 @@
+#include "client/collectives/parcels.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/buffer.h"
+#include "core/base/future.h"
+#include "core/base/status.h"
+
+namespace psd {
+namespace {
+
+constexpr size_t kAlignment = 64;
+// The most bytes of messages that wait at once, where a message counts at least kLoneBytes: they
+// are kept beside the tensors, and the group keeps a limited number of calls.
+constexpr size_t kMostWaitingBytes = size_t{64} << 20;
+
+size_t WaitingBytes(const Parcel& parcel) {
+  return std::max(parcel.bytes, kLoneBytes);
+}
+
+size_t RoundUp(size_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+TensorForm FormOf(const Tensor& tensor) {
+  return {tensor.dtype(), tensor.shape()};
+}
+
+}  // namespace
+
+std::vector<Parcel> PlanParcels(const std::vector<TensorForm>& forms) {
+  std::vector<Parcel> parcels;
+  Parcel open;
+  for (size_t i = 0; i < forms.size(); ++i) {
+    const size_t bytes = forms[i].NumBytes();
+    if (bytes == 0) continue;
+    if (bytes >= kLoneBytes) {
+      parcels.push_back({{i}, bytes});
+      continue;
+    }
+    if (open.bytes + bytes > kMostParcelBytes) parcels.push_back(std::exchange(open, {}));
+    open.members.push_back(i);
+    open.bytes += RoundUp(bytes);
+  }
+  if (!open.members.empty()) parcels.push_back(std::move(open));
+  // Alone, a tensor needs no room for the next.
+  for (Parcel& parcel : parcels)
+    if (parcel.members.size() == 1) parcel.bytes = forms[parcel.members[0]].NumBytes();
+  return parcels;
+}
+
+std::vector<TensorForm> FormsOf(const std::vector<Tensor>& tensors) {
+  std::vector<TensorForm> forms;
+  for (const Tensor& tensor : tensors) forms.push_back(FormOf(tensor));
+  return forms;
+}
+
+absl::StatusOr<std::vector<Tensor>> WithoutElements(const std::vector<TensorForm>& forms) {
+  std::vector<Tensor> tensors(forms.size());
+  for (size_t i = 0; i < forms.size(); ++i) {
+    if (forms[i].NumBytes() > 0) continue;
+    PSD_ASSIGN_OR_RETURN(tensors[i], Tensor::Empty(forms[i].shape, forms[i].dtype));
+  }
+  return tensors;
+}
+
+absl::StatusOr<Tensor> Pack(const Parcel& parcel, const std::vector<Tensor>& tensors) {
+  if (parcel.members.size() == 1) return tensors[parcel.members[0]].Contiguous();
+  PSD_ASSIGN_OR_RETURN(Tensor message,
+                       Tensor::Empty({static_cast<int64_t>(parcel.bytes)}, DType::kU8));
+  std::byte* out = message.mutable_raw_data();
+  for (const size_t member : parcel.members) {
+    PSD_ASSIGN_OR_RETURN(const Tensor dense, tensors[member].Contiguous());
+    const size_t bytes = dense.NumBytes();
+    std::memcpy(out, dense.raw_data(), bytes);
+    std::memset(out + bytes, 0, RoundUp(bytes) - bytes);
+    out += RoundUp(bytes);
+  }
+  return message;
+}
+
+absl::Status Unpack(const Parcel& parcel, const std::vector<TensorForm>& forms,
+                    const Tensor& message, std::vector<Tensor>& tensors) {
+  const bool alone = parcel.members.size() == 1;
+  const TensorForm expected = alone ? forms[parcel.members[0]]
+                                    : TensorForm{DType::kU8, {static_cast<int64_t>(parcel.bytes)}};
+  if (!message.defined() || FormOf(message) != expected) {
+    return absl::InvalidArgumentError(absl::StrCat("a message with ", parcel.members.size(),
+                                                   " tensors is ", message.ToString(),
+                                                   ", expected ", expected.ToString()));
+  }
+  if (alone) {
+    tensors[parcel.members[0]] = message;
+    return absl::OkStatus();
+  }
+  const Buffer bytes = message.AsBuffer();
+  size_t offset = 0;
+  for (const size_t member : parcel.members) {
+    const size_t size = forms[member].NumBytes();
+    PSD_ASSIGN_OR_RETURN(
+        tensors[member],
+        Tensor::FromBuffer(forms[member].shape, forms[member].dtype, bytes.Slice(offset, size)));
+    offset += RoundUp(size);
+  }
+  return absl::OkStatus();
+}
+
+namespace {
+
+absl::StatusOr<std::vector<std::vector<Tensor>>> Exchange(Group& group,
+                                                          const std::vector<ParcelSource>& sources,
+                                                          const CollectiveOptions& options) {
+  struct Waiting {
+    size_t source;
+    Parcel parcel;
+    Future<Tensor> message;
+  };
+  std::vector<std::vector<Tensor>> all(sources.size());
+  for (size_t s = 0; s < sources.size(); ++s) {
+    if (sources[s].root == group.rank()) {
+      all[s] = sources[s].tensors;
+    } else {
+      PSD_ASSIGN_OR_RETURN(all[s], WithoutElements(sources[s].forms));
+    }
+  }
+  std::deque<Waiting> waiting;
+  size_t waiting_bytes = 0;
+  const auto take = [&]() -> absl::Status {
+    const Waiting& first = waiting.front();
+    PSD_RETURN_IF_ERROR(first.message.Wait().status());
+    if (sources[first.source].root != group.rank()) {
+      PSD_RETURN_IF_ERROR(Unpack(first.parcel, sources[first.source].forms, *first.message.Wait(),
+                                 all[first.source]));
+    }
+    waiting_bytes -= WaitingBytes(first.parcel);
+    waiting.pop_front();
+    return absl::OkStatus();
+  };
+  for (size_t s = 0; s < sources.size(); ++s) {
+    const bool mine = sources[s].root == group.rank();
+    for (Parcel& parcel : PlanParcels(sources[s].forms)) {
+      const size_t bytes = WaitingBytes(parcel);
+      while (!waiting.empty() && waiting_bytes + bytes > kMostWaitingBytes)
+        PSD_RETURN_IF_ERROR(take());
+      Tensor given;  // undefined: what comes is checked when it is unpacked
+      if (mine) {
+        PSD_ASSIGN_OR_RETURN(given, Pack(parcel, sources[s].tensors));
+      }
+      waiting.push_back(
+          {s, std::move(parcel), group.BroadcastAsync(given, sources[s].root, options)});
+      waiting_bytes += bytes;
+      // A call that is refused does not count, so the next one would be taken for it.
+      const Future<Tensor>& entered = waiting.back().message;
+      if (entered.IsReady()) PSD_RETURN_IF_ERROR(entered.Wait().status());
+    }
+  }
+  while (!waiting.empty()) PSD_RETURN_IF_ERROR(take());
+  return all;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<std::vector<Tensor>>> BroadcastParcels(
+    Group& group, const std::vector<ParcelSource>& sources, const CollectiveOptions& options) {
+  auto all = Exchange(group, sources, options);
+  if (!all.ok()) group.Fail(all.status());  // the others wait for what is not sent any more
+  return all;
+}
+
+}  // namespace psd

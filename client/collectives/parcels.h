@@ -1,0 +1,61 @@
+#pragma once
+
+// Moves many tensors between ranks in few messages: small ones travel together. Internal to
+// client/.
+
+#include <cstddef>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/collectives/group.h"
+#include "core/services/collectives/collective_call.h"
+#include "core/tensor/tensor.h"
+
+namespace psd {
+
+using services::TensorForm;
+
+// Tensors that travel in one message, one after the other, each from a multiple of 64 bytes on.
+struct Parcel {
+  std::vector<size_t> members;  // positions in the list of tensors, ascending
+  size_t bytes = 0;             // of the message
+};
+
+// A tensor of at least this many bytes travels alone, without a copy. The others are copied
+// together into messages of at most kMostParcelBytes.
+inline constexpr size_t kLoneBytes = size_t{256} << 10;
+inline constexpr size_t kMostParcelBytes = size_t{4} << 20;
+
+// Decides which tensors travel together. The result depends on the forms alone, so all ranks that
+// have tensors of these forms get the same. Tensors without elements are in no parcel.
+std::vector<Parcel> PlanParcels(const std::vector<TensorForm>& forms);
+
+// Returns one tensor for each form, to be set by Unpack. The tensors are undefined, except for
+// those without elements, which no parcel brings. Errors: RESOURCE_EXHAUSTED.
+absl::StatusOr<std::vector<Tensor>> WithoutElements(const std::vector<TensorForm>& forms);
+
+// Returns the message: the tensor itself if it is alone, otherwise bytes (u8).
+// Errors: RESOURCE_EXHAUSTED.
+absl::StatusOr<Tensor> Pack(const Parcel& parcel, const std::vector<Tensor>& tensors);
+// Sets the members of `parcel` in `tensors`, which share the message's memory.
+// Errors: INVALID_ARGUMENT naming both, for a message of another form than Pack makes.
+absl::Status Unpack(const Parcel& parcel, const std::vector<TensorForm>& forms,
+                    const Tensor& message, std::vector<Tensor>& tensors);
+
+std::vector<TensorForm> FormsOf(const std::vector<Tensor>& tensors);
+
+// Tensors whose elements one rank has.
+struct ParcelSource {
+  int root = 0;
+  std::vector<TensorForm> forms;  // of the tensors, the same on all ranks
+  std::vector<Tensor> tensors;    // on the root; not used elsewhere
+};
+
+// Returns the tensors of the root of each of `sources`. All ranks call it with the same roots,
+// forms and options. Each of its calls has the label of the options. Errors: those of
+// Group::Broadcast, RESOURCE_EXHAUSTED. After an error the group has failed.
+absl::StatusOr<std::vector<std::vector<Tensor>>> BroadcastParcels(
+    Group& group, const std::vector<ParcelSource>& sources, const CollectiveOptions& options);
+
+}  // namespace psd

@@ -1,0 +1,205 @@
+// How a rank's part in a group ends: it fails, leaves, or hears that another rank has.
+#include <algorithm>
+#include <utility>
+
+#include "core/base/status.h"
+#include "core/services/collectives/collective_codec.h"
+#include "core/services/collectives/collective_group.h"
+
+namespace psd::services {
+
+void CollectiveGroup::Fail(const absl::Status& failure) {
+  Steps steps;
+  {
+    MutexLock lock(mutex_);
+    GroupEffects effects;
+    ledger_.Fail(failure, effects);
+    steps = Resolve(effects);
+  }
+  Perform(steps);
+}
+
+void CollectiveGroup::Lost(int rank, const absl::Status& why) {
+  Steps steps;
+  {
+    MutexLock lock(mutex_);
+    GroupEffects effects;
+    ledger_.Lost(rank, why, effects);
+    steps = Resolve(effects);
+  }
+  Perform(steps);
+}
+
+void CollectiveGroup::FailAll() {
+  std::map<uint64_t, RunningPtr> running;
+  std::map<int, WatchAnswer> watchers;
+  std::map<uint64_t, rpc::Call> messages;
+  absl::Status failure;
+  v1::CollectiveEnd end;
+  {
+    MutexLock lock(mutex_);
+    running.swap(running_);
+    watchers.swap(watchers_);
+    messages.swap(messages_);
+    failure = ledger_.failure();
+    end = End();
+  }
+  sent_.NotifyAll();
+  EndWatches(watchers, end);
+  for (const auto& [number, call] : running) call->result.Set(failure);
+  FailTransfers(failure, end);
+  // Nobody needs them any more, and they hold tensors.
+  for (const auto& [id, message] : messages) message.Cancel();
+}
+
+v1::CollectiveEnd CollectiveGroup::End() const {
+  v1::CollectiveEnd end;
+  if (left_) {
+    end.set_left(true);
+  } else {
+    EncodeFailure(ledger_.failure(), end);
+  }
+  return end;
+}
+
+void CollectiveGroup::EndWatches(const std::map<int, WatchAnswer>& watchers,
+                                 const v1::CollectiveEnd& end) {
+  for (const auto& [rank, answer] : watchers) {
+    const bool applied = rpc::BeginApply(*answer.call()).ok();
+    if (applied) {
+      answer(end);
+    } else {
+      answer(absl::CancelledError("the group was left"));
+    }
+  }
+}
+
+void CollectiveGroup::Leave(absl::Duration limit) {
+  const absl::Time until = Clock::Steady().Now() + limit;
+  Steps steps;
+  std::map<int, WatchAnswer> watchers;
+  std::vector<rpc::Call> watches;
+  {
+    MutexLock lock(mutex_);
+    while (ledger_.failure().ok() && unanswered_ + performing_ > 0) {
+      const absl::Duration left = until - Clock::Steady().Now();
+      if (left <= absl::ZeroDuration()) break;
+      sent_.WaitFor(mutex_, left);
+    }
+    if (ledger_.failure().ok()) {
+      left_ = true;
+      watchers.swap(watchers_);
+      GroupEffects effects;
+      ledger_.Left(members_.rank, effects);
+      steps = Resolve(effects);
+    }
+    watches.swap(watches_);
+    watches_.resize(members_.workers.size());
+  }
+  v1::CollectiveEnd end;
+  end.set_left(true);
+  EndWatches(watchers, end);
+  Perform(steps);
+  for (const rpc::Call& watch : watches) watch.Cancel();
+}
+
+void CollectiveGroup::GiveUp(const absl::Status& why) {
+  Steps steps;
+  {
+    MutexLock lock(mutex_);
+    GroupEffects effects;
+    ledger_.GiveUp(why, effects);
+    steps = Resolve(effects);
+  }
+  Perform(steps);
+}
+
+void CollectiveGroup::Close(absl::Duration limit) {
+  Leave(limit);
+  gate_->Close();
+}
+
+// ---- watches: a rank answers them when its part ends
+
+void CollectiveGroup::Watch() {
+  v1::CollectiveWatch message;
+  message.set_generation(members_.generation);
+  for (int rank = 0; rank < size(); ++rank) {
+    if (rank == members_.rank) continue;
+    const rpc::Call watch = StartMessage(kWatchRank.info, rank, rpc::PlainPayload(message),
+                                         /*timeout=*/absl::ZeroDuration());
+    {
+      MutexLock lock(mutex_);
+      watches_[rank] = watch;
+    }
+    watch.reply().OnReady(
+        [self = shared_from_this(), rank](const absl::StatusOr<rpc::Reply>& reply) {
+          self->WatchEnded(rank, reply);
+        });
+  }
+}
+
+void CollectiveGroup::WatchEnded(int rank, const absl::StatusOr<rpc::Reply>& reply) {
+  const absl::StatusOr<v1::CollectiveEnd> end =
+      reply.ok() ? rpc::Wire<v1::CollectiveEnd>::ParseReply(*reply, kWatchRank.info.name)
+                 : reply.status();
+  if (!end.ok()) return Lost(rank, end.status());
+  if (!end->left()) return Fail(DecodeFailure(*end));
+  Steps steps;
+  std::vector<TakeAnswer> unanswered;
+  {
+    MutexLock lock(mutex_);
+    GroupEffects effects;
+    ledger_.Left(rank, effects);
+    if (const absl::Status waits = LeftTransfers(rank, unanswered); !waits.ok())
+      ledger_.Fail(waits, effects);
+    steps = Resolve(effects);
+  }
+  for (const TakeAnswer& answer : unanswered)
+    answer(absl::CancelledError("the rank that asked has left"));
+  Perform(steps);
+}
+
+void CollectiveGroup::ServeWatch(int from, const WatchAnswer& answer) {
+  std::map<int, WatchAnswer> ended, former;
+  v1::CollectiveEnd end;
+  {
+    MutexLock lock(mutex_);
+    watched_by_[from] = true;
+    if (const auto found = watchers_.find(from); found != watchers_.end())
+      former.insert(watchers_.extract(found));
+    if (ledger_.failure().ok()) {
+      watchers_.emplace(from, answer);
+    } else {
+      end = End();
+      ended.emplace(from, answer);
+    }
+  }
+  for (const auto& [rank, second] : former)
+    second(absl::InvalidArgumentError("a second watch of one rank"));
+  EndWatches(ended, end);
+  if (!ended.empty()) return;
+  // Without this the answer would be kept for a rank that no longer waits for it.
+  answer.call()->OnCancel([weak = weak_from_this(), from, call = answer.call().get()] {
+    const auto self = weak.lock();
+    if (self == nullptr) return;
+    std::map<int, WatchAnswer> cancelled;
+    {
+      MutexLock lock(self->mutex_);
+      const auto found = self->watchers_.find(from);
+      if (found == self->watchers_.end() || found->second.call().get() != call) return;
+      cancelled.insert(self->watchers_.extract(found));
+    }
+    EndWatches(cancelled, {});
+  });
+}
+
+void CollectiveGroup::SessionEnded(int from) {
+  {
+    MutexLock lock(mutex_);
+    if (!watched_by_[from]) return;  // an earlier session
+  }
+  Lost(from, absl::UnavailableError("its session here has ended"));
+}
+
+}  // namespace psd::services
