@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "client/context_of.h"
 #include "client/psd.h"
 #include "client/worker_state.h"
 #include "core/base/remedy.h"
@@ -35,6 +36,11 @@ absl::Status Context::CheckUsable() const {
   if (state_ != nullptr) return worker_->CheckRunning();
   return WithRemedy(absl::FailedPreconditionError("a context that was moved from"),
                     "use the one that it was moved to");
+}
+
+absl::StatusOr<std::shared_ptr<dist_autograd::ContextState>> StateOf(const Context& context) {
+  PSD_RETURN_IF_ERROR(context.CheckUsable());
+  return context.state_;
 }
 
 absl::Status Context::Backward(const std::vector<Variable>& roots,

@@ -78,6 +78,9 @@ class Context {
  private:
   friend class Worker;
   friend class DistributedOptimizer;
+  // client/context_of.h
+  friend absl::StatusOr<std::shared_ptr<dist_autograd::ContextState>> StateOf(
+      const Context& context);
   absl::Status CheckUsable() const;
   absl::StatusOr<Value> FetchGradient(const RRef& leaf) const;
   Context(std::shared_ptr<Worker::State> worker,

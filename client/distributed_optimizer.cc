@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/fan_out.h"
 #include "client/optimizer_state.h"
+#include "client/own_optimizer_part.h"
 #include "client/psd.h"
 #include "core/base/remedy.h"
 
@@ -266,6 +267,24 @@ absl::StatusOr<std::unique_ptr<DistributedOptimizer>> DistributedOptimizer::Make
   state->lead = static_cast<size_t>(smallest - state->parts.begin());
   PSD_RETURN_IF_ERROR(state->CreateOnOwners(join));
   return std::unique_ptr<DistributedOptimizer>(new DistributedOptimizer(std::move(state)));
+}
+
+absl::StatusOr<OwnOptimizerPart> OwnPartOf(const DistributedOptimizer& optimizer) {
+  const std::vector<OptimizerPart>& parts = optimizer.state_->parts;
+  for (const OptimizerPart& part : parts) {
+    if (part.optimizer.is_owner()) continue;
+    return WithRemedy(
+        absl::FailedPreconditionError(absl::StrCat("the optimizer has parameters on ", part.owner)),
+        "give one whose parameters are all on this worker");
+  }
+  OwnOptimizerPart own{parts[0].optimizer, {}};
+  for (const services::GroupRequest& group : parts[0].groups)
+    own.groups.push_back(group.parameters);
+  return own;
+}
+
+void LossScaleLoaded(DistributedOptimizer& optimizer, double scale) {
+  optimizer.state_->loss_scale = scale;
 }
 
 DistributedOptimizer::DistributedOptimizer(std::unique_ptr<State> state)

@@ -221,6 +221,7 @@ struct OwnerOutcome {
 };
 
 struct StepAttempt;
+struct OwnOptimizerPart;
 
 struct StepOutcome {
   GlobalId step_id;
@@ -301,6 +302,9 @@ class DistributedOptimizer {
   const OptimizerSpec& spec() const;
 
  private:
+  // client/own_optimizer_part.h
+  friend absl::StatusOr<OwnOptimizerPart> OwnPartOf(const DistributedOptimizer& optimizer);
+  friend void LossScaleLoaded(DistributedOptimizer& optimizer, double scale);
   struct State;
   static absl::StatusOr<std::unique_ptr<DistributedOptimizer>> Make(
       Worker& worker, const std::string& name, const OptimizerSpec& spec,

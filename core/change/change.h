@@ -20,7 +20,6 @@
 //
 // A load is described by the contents that it brings to this owner, not yet by the save's name and
 // checksum.
-// checksum.
 
 #include <cstdint>
 #include <memory>
@@ -91,8 +90,10 @@ struct LoadValue {
   // The first row, for a table; `elements` and the arrays, all packed, have the same number of
   // rows.
   int64_t first_row = 0;
-  Tensor elements;
-  std::vector<State> states;
+  // Undefined if only the states are replaced, which a parameter allows and a table does not. The
+  // parameter then keeps its version.
+  Tensor elements = {};
+  std::vector<State> states = {};
 };
 
 // Points to a change of any kind.

@@ -86,7 +86,8 @@ absl::Status Encode(const LoadValue& change, v1::JournalRecord& record) {
   v1::LoadedValue& message = *record.mutable_loaded();
   EncodeId(change.entry->id, message);
   message.set_first_row(change.first_row);
-  PSD_RETURN_IF_ERROR(EncodeTensor(change.elements, *message.mutable_elements()));
+  if (change.elements.defined())
+    PSD_RETURN_IF_ERROR(EncodeTensor(change.elements, *message.mutable_elements()));
   for (const LoadValue::State& state : change.states) {
     v1::LoadedState& wire = *message.add_states();
     EncodeOptimizerId(*state.optimizer, wire);

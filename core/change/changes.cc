@@ -148,7 +148,7 @@ absl::Status Changes::Apply(const LoadValue& change) {
   if (rows != nullptr) {
     const absl::Status written = WriteRows(Changing(), *rows, change.first_row, change.elements);
     PSD_RETURN_IF_ERROR(Annotate(written, entry.Label()));
-  } else {
+  } else if (change.elements.defined()) {
     const auto version = entry.parameter->Assign(Changing(), change.elements);
     if (!version.ok()) return Annotate(version.status(), entry.Label());
   }

@@ -67,7 +67,8 @@ class Changes final : public optim::ChangeApplier {
   // Errors: INVALID_ARGUMENT (no parameter or table, another shape or dtype); RESOURCE_EXHAUSTED;
   // those of the devices.
   absl::Status Apply(AssignValue& change);
-  // Requires: the write claim of the value is held; the arrays fit. Errors: as for AssignValue.
+  // Requires: the write claim of the value is held; the arrays fit. Errors: as for AssignValue. On
+  // the host there are none if the change has no elements.
   absl::Status Apply(const LoadValue& change);
   absl::Status Apply(optim::StepChange& change) override;
   absl::Status Apply(optim::OptionsChange& change) override;

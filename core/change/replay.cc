@@ -246,11 +246,14 @@ absl::StatusOr<LoadValue::State> Replay::DecodeState(const v1::LoadedState& mess
 absl::Status Replay::Apply(const v1::LoadedValue& message) {
   LoadValue change;
   PSD_ASSIGN_OR_RETURN(change.entry, uses_.store.Get(IdIn(message)));
-  PSD_ASSIGN_OR_RETURN(change.elements, DecodeTensor(message.elements()));
+  if (message.has_elements()) {
+    PSD_ASSIGN_OR_RETURN(change.elements, DecodeTensor(message.elements()));
+  }
   change.first_row = message.first_row();
   const store::Entry& entry = *change.entry;
   if (const auto rows = store::AsRows(entry.value); rows != nullptr) {
-    const int64_t count = change.elements.rank() == 2 ? change.elements.shape()[0] : 0;
+    const bool table = change.elements.defined() && change.elements.rank() == 2;
+    const int64_t count = table ? change.elements.shape()[0] : 0;
     if (count == 0 || change.first_row < 0 || change.first_row > rows->NumRows() - count) {
       return absl::InvalidArgumentError(
           absl::StrCat(entry.Label(), " has no ", count, " rows from ", change.first_row, " on"));
@@ -258,8 +261,9 @@ absl::Status Replay::Apply(const v1::LoadedValue& message) {
     PSD_RETURN_IF_ERROR(
         CheckLike(change.elements, entry.Label(), rows->dtype(), {count, rows->shape()[1]}));
   } else if (entry.parameter != nullptr && change.first_row == 0) {
-    PSD_RETURN_IF_ERROR(CheckLike(change.elements, entry.Label(), entry.parameter->dtype(),
-                                  entry.parameter->shape()));
+    if (change.elements.defined())
+      PSD_RETURN_IF_ERROR(CheckLike(change.elements, entry.Label(), entry.parameter->dtype(),
+                                    entry.parameter->shape()));
   } else {
     return absl::InvalidArgumentError(
         absl::StrCat(entry.Label(), " is ", entry.KindName(), ", of which no load changes rows"));

@@ -302,8 +302,8 @@ absl::StatusOr<bool> ContextState::TakeFirst(
   return true;
 }
 
-std::vector<LeafGradient> ContextState::Collected(const std::vector<LeafGradient>& sums) const {
-  std::vector<LeafGradient> collected = sums;
+std::vector<LeafGradient> ContextState::Collected(const std::vector<LeafGradient>& leaves) const {
+  std::vector<LeafGradient> collected = leaves;
   MutexLock lock(mutex_);
   for (LeafGradient& each : collected)
     if (const LeafGradient* found = gradients_->Find(each.key); found != nullptr) each = *found;
@@ -311,19 +311,19 @@ std::vector<LeafGradient> ContextState::Collected(const std::vector<LeafGradient
 }
 
 absl::StatusOr<bool> ContextState::Replace(const std::vector<LeafGradient>& before,
-                                           std::vector<LeafGradient>& sums) {
+                                           std::vector<LeafGradient>& after) {
   MutexLock lock(mutex_);
   size_t entries = 0;  // the number of new entries
   for (size_t i = 0; i < before.size(); ++i) {
     const LeafGradient* now = gradients_->Find(before[i].key);
     if (!Unchanged(before[i], now == nullptr ? LeafGradient() : *now)) return false;
-    entries += (now == nullptr ? 1 : 0) + sums[i].sparse.size();
+    entries += (now == nullptr ? 1 : 0) + after[i].sparse.size();
     entries -= std::min(entries, before[i].sparse.size());
   }
   PSD_RETURN_IF_ERROR(Charge(entries * kEntryBytes));
   LeafGradients& own = OwnGradients();
-  own.Reserve(sums.size());
-  for (LeafGradient& sum : sums) *own.TryAdd(sum.key).first = std::move(sum);
+  own.Reserve(after.size());
+  for (LeafGradient& each : after) *own.TryAdd(each.key).first = std::move(each);
   return true;
 }
 

@@ -106,6 +106,18 @@ class ContextState {
   // leaf; RESOURCE_EXHAUSTED when there is no memory to round the sum.
   absl::StatusOr<LeafGradient> Gradient(GlobalId key) const PSD_EXCLUDES(mutex_);
 
+  // Returns what was collected for the leaves whose keys `leaves` have, in their order; an element
+  // stays as it is if nothing was collected for its leaf. Sums are not rounded.
+  // Requires: no two keys are equal.
+  std::vector<LeafGradient> Collected(const std::vector<LeafGradient>& leaves) const
+      PSD_EXCLUDES(mutex_);
+  // Puts `after`, which was computed from `before` outside of the lock, in its place. Returns false
+  // and changes nothing if another thread has added gradients for these leaves since Collected
+  // returned `before`.
+  // Errors: RESOURCE_EXHAUSTED.
+  absl::StatusOr<bool> Replace(const std::vector<LeafGradient>& before,
+                               std::vector<LeafGradient>& after) PSD_EXCLUDES(mutex_);
+
   // Whether destroying it takes so long that another thread should do it.
   bool IsLarge() const PSD_EXCLUDES(mutex_);
 
@@ -132,14 +144,6 @@ class ContextState {
       PSD_EXCLUDES(mutex_);
   // Returns the sum for a leaf, not rounded. Errors: NOT_FOUND.
   absl::StatusOr<LeafGradient> Sum(GlobalId key) const PSD_EXCLUDES(mutex_);
-  // Returns the present sums for the leaves of `sums`, which name no leaf twice.
-  std::vector<LeafGradient> Collected(const std::vector<LeafGradient>& sums) const
-      PSD_EXCLUDES(mutex_);
-  // Stores `sums`, which were computed from `before` outside of the lock. Returns false and stores
-  // nothing if another thread has added gradients since `before` was read.
-  // Errors: RESOURCE_EXHAUSTED.
-  absl::StatusOr<bool> Replace(const std::vector<LeafGradient>& before,
-                               std::vector<LeafGradient>& sums) PSD_EXCLUDES(mutex_);
 
   const GlobalId id_;
   IdSource& ids_;

@@ -102,7 +102,6 @@ class OwnerOptimizer : public store::Object, public std::enable_shared_from_this
   // FAILED_PRECONDITION (a step that its trainer has given up, or a step that is so old that it is
   // unknown whether it was applied), ABORTED (the session has ended), RESOURCE_EXHAUSTED (no memory
   // to add up the gradients of a round), and those of StepGate.
-  // the gradients of a round), and StepGate's.
   void Step(StepRequest request);
 
   // Computes the sum of the squares of a step's gradients, before the step's terms (scale, limit)
@@ -186,6 +185,10 @@ class OwnerOptimizer : public store::Object, public std::enable_shared_from_this
   // parameters. Errors: those of SetLife and CheckLoad.
   absl::Status FinishLoad(OptimizerLife life, GlobalId load, const LoadedCounters& counters)
       PSD_EXCLUDES(deciding_, mutex_);
+  // As FinishLoad, for a load by the only trainer that steps the part: the part stays in its life.
+  // Requires: as FinishLoad. Errors: FAILED_PRECONDITION if the part's life has ended or another
+  // load of it has begun; those of the devices.
+  absl::Status FinishOwnLoad(const LoadedCounters& counters) PSD_EXCLUDES(deciding_, mutex_);
   // Recomputes what is derived from the arrays of state, after a load has written them. FinishLoad
   // does this too. Requires: the claims of all parameters. Errors: those of the devices.
   absl::Status StateReplaced();

@@ -1,5 +1,6 @@
 // The life of an owner's part of an optimizer: how it begins, is loaded and ends.
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -7,6 +8,16 @@
 #include "core/optim/owner/owner_optimizer.h"
 
 namespace psd::optim {
+namespace {
+
+bool SameOwners(const OptimizerLife& a, const OptimizerLife& b) {
+  return std::equal(a.owners.begin(), a.owners.end(), b.owners.begin(), b.owners.end(),
+                    [](const LifeOwner& x, const LifeOwner& y) {
+                      return x.name == y.name && x.incarnation == y.incarnation;
+                    });
+}
+
+}  // namespace
 
 absl::StatusOr<MemoryCharge> OwnerOptimizer::ChargeLife(const OptimizerLife& life) {
   size_t bytes = 0;
@@ -20,12 +31,18 @@ absl::Status OwnerOptimizer::StateReplaced() {
 }
 
 absl::Status OwnerOptimizer::Apply(store::Changing, const LifeChange& change) {
-  PSD_ASSIGN_OR_RETURN(MemoryCharge charge, ChargeLife(change.life));
+  // The memory for the owners stays charged while they stay the same, so that the end of a load
+  // that keeps the life cannot fail for lack of memory.
+  const bool keeps_owners = SameOwners(life(), change.life);
+  MemoryCharge charge;
+  if (!keeps_owners) {
+    PSD_ASSIGN_OR_RETURN(charge, ChargeLife(change.life));
+  }
   MutexLock lock(mutex_);
   if (book_.life().stage == LifeStage::kEnded) return CheckLife({}, book_.life());
   if (book_.life().id != change.life.id) groups_.BeginLife();
   book_.set_life(change.life);
-  life_memory_.swap(charge);
+  if (!keeps_owners) life_memory_.swap(charge);
   if (!change.loaded.has_value()) return absl::OkStatus();
   steps_ = change.loaded->steps;
   if (settings_.loss_scaling.enabled())
@@ -87,6 +104,14 @@ absl::Status OwnerOptimizer::FinishLoad(OptimizerLife life, GlobalId load,
   }
   RecheckGate();
   return absl::OkStatus();
+}
+
+absl::Status OwnerOptimizer::FinishOwnLoad(const LoadedCounters& counters) {
+  PSD_RETURN_IF_ERROR(StateReplaced());
+  MutexLock deciding(deciding_);
+  LifeChange change{this, life(), counters};
+  PSD_RETURN_IF_ERROR(CheckLife({}, change.life));
+  return changes_.Apply(change);
 }
 
 void OwnerOptimizer::EndLife(store::Changing) {

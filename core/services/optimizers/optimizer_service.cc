@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,13 +10,12 @@
 #include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/change/change.h"
-#include "core/dist_autograd/leaf_gradients.h"
 #include "core/optim/owner/life_codec.h"
-#include "core/optim/parameters/kept_tensor.h"
 #include "core/rpc/declared_method.h"
 #include "core/rpc/draining.h"
 #include "core/rpc/message_io.h"
 #include "core/rref/authorize.h"
+#include "core/services/optimizers/collected_gradients.h"
 #include "core/services/optimizers/optimizer_codec.h"
 #include "core/services/optimizers/optimizer_methods.h"
 #include "core/store/failure.h"
@@ -127,12 +125,8 @@ absl::Status AuthorizeCreation(const OptimizerService::Uses& uses, const rpc::Se
 // The gradients that contexts have collected on this worker for an optimizer's parameters. The same
 // contexts may also have gradients for other optimizers.
 struct Collected {
-  struct OfContext {
-    std::shared_ptr<const dist_autograd::LeafGradients> leaves;
-    std::vector<optim::ParameterGradient> gradients;  // borrowed from `leaves`
-  };
   OptimizerPtr optimizer;
-  std::vector<OfContext> contexts;
+  std::vector<CollectedGradients> contexts;
   int64_t elements = 0;  // the most elements that are read or written to plan the step
 
   // Returns the checked sum over all contexts. May be called once.
@@ -250,28 +244,9 @@ absl::StatusOr<Collected> Collect(const OptimizerService::Uses& uses, OptimizerP
   const optim::ParameterTable& table = collected.optimizer->table();
   for (const GlobalId& id : contexts) {
     PSD_ASSIGN_OR_RETURN(auto context, uses.autograd.Find(id));
-    Collected::OfContext& of_context = collected.contexts.emplace_back();
-    of_context.leaves = context->Gradients();
-    of_context.gradients.reserve(of_context.leaves->size());
-    size_t next = 0;
-    of_context.leaves->ForEach([&](const dist_autograd::LeafGradient& leaf) {
-      const std::optional<size_t> index = table.Find(leaf.key, next);
-      if (!index.has_value()) return;
-      next = *index + 1;
-      collected.elements += leaf.gradient.NumElements();
-      optim::ParameterGradient& gradient = of_context.gradients.emplace_back();
-      gradient.parameter = leaf.key;
-      gradient.gradient = optim::KeptTensor::Borrow(leaf.gradient);
-      gradient.version = leaf.version;
-      gradient.rounds_to = leaf.rounds_to;
-      if (leaf.sparse.empty()) return;
-      gradient.sparse = leaf.sparse;
-      // Planning makes the gradient as large as the parameter if the step moves all its rows.
-      if (const store::Parameter* dense = table.versions(*index); dense != nullptr)
-        collected.elements += dense->shape().NumElements();
-      for (const SparseTensor& part : leaf.sparse)
-        collected.elements += part.values().NumElements();
-    });
+    const CollectedGradients& picked =
+        collected.contexts.emplace_back(PickGradients(context->Gradients(), table));
+    collected.elements += picked.elements;
   }
   return collected;
 }

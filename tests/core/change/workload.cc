@@ -322,7 +322,8 @@ void RandomTrainer::Load() {
       load.first_row = Below(static_cast<int>(kRows - count + 1));
       shape = Shape{count, kWidth};
     }
-    load.elements = RandomTensor(shape, table[i].dtype());
+    // Some loads replace only the state.
+    if (rows != nullptr || Below(4) > 0) load.elements = RandomTensor(shape, table[i].dtype());
     LoadValue::State state{mine->optimizer, &table[i], Below(9), {}};
     for (const optim::StateArray& array : table[i].state()) {
       const auto bytes = static_cast<int64_t>(array.bytes) / of * count;
