@@ -17,8 +17,9 @@ SECTIONS = {
     "DAG": "Distributed autograd",
     "OPT": "Optimizers",
     "ZERO": "Sharded optimizers",
+    "DDP": "Data parallelism",
 }
-APART = {"OPT", "ZERO"}  # sections that are not in the total of all rows
+APART = {"OPT", "ZERO", "DDP"}  # sections that are not in the total of all rows
 
 # id "RPC-12"; behaviour and note are sentences; is_open: known to have no test.
 Row = collections.namedtuple("Row", "id mark is_open behaviour note")
@@ -237,7 +238,9 @@ def page(rows, shown, states):
         "# Conformance", "",
         "What psd promises of calls, references, distributed autograd and optimizers, and the tests",
         "that show it. The behaviours are those of PyTorch's `torch.distributed.rpc` and of its",
-        "ZeroRedundancyOptimizer, in psd's terms.", "", "Marks: **C** must hold; **N** PyTorch has a gap or a defect here, psd does better; **X**",
+        "ZeroRedundancyOptimizer, and of fairseq's LegacyDistributedDataParallel, in psd's terms:",
+        "gradients live in contexts and parameters in versions, so what is said there of a",
+        "parameter's `.grad` holds here for the gradient that a context has.", "", "Marks: **C** must hold; **N** PyTorch has a gap or a defect here, psd does better; **X**",
         "does not apply.", "",
         "Written by `tools/conformance --write` from `docs/conformance/rows.tsv` and the test",
         "programs: a test shows RPC-12 if its name says `RPC_12`. `tools/conformance` prints every",

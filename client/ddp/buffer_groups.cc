@@ -4,14 +4,20 @@
 #include <utility>
 
 namespace psd {
+
+int64_t BufferSize(absl::Span<const ReplicatedParameter> parameters, DType dtype,
+                   int64_t buffer_elements) {
+  int64_t total = 0;
+  for (const ReplicatedParameter& parameter : parameters)
+    if (parameter.dtype == dtype) total += parameter.shape.NumElements();
+  return std::min(buffer_elements, total);
+}
+
 namespace {
 
 void GroupOneDType(absl::Span<const ReplicatedParameter> parameters, DType dtype,
                    int64_t buffer_elements, std::vector<BufferGroup>& groups) {
-  int64_t total = 0;
-  for (const ReplicatedParameter& parameter : parameters)
-    if (parameter.dtype == dtype) total += parameter.shape.NumElements();
-  const int64_t room = std::min(buffer_elements, total);
+  const int64_t room = BufferSize(parameters, dtype, buffer_elements);
   BufferGroup gathered{dtype, {}, 0};
   for (size_t i = 0; i < parameters.size(); ++i) {
     const ReplicatedParameter& parameter = parameters[i];

@@ -28,12 +28,16 @@ struct BufferGroup {
   int64_t elements = 0;            // of all of them
 };
 
-// Returns the groups in the order in which they are reduced. There is a buffer for each dtype, in
-// the order in which the dtypes appear, of min(buffer_elements, elements of all its parameters)
-// elements. The parameters of one dtype that take part are gathered in order. One that does not fit
-// behind those gathered sends these off first. One that is larger than the buffer is reduced alone,
-// and before those gathered. Frozen parameters and experts take no part, but count in the size of
-// the buffer.
+// Returns the number of elements of the buffer for one dtype: `buffer_elements`, but no more than
+// all parameters of that dtype have together. Frozen parameters and experts count.
+int64_t BufferSize(absl::Span<const ReplicatedParameter> parameters, DType dtype,
+                   int64_t buffer_elements);
+
+// Returns the groups in the order in which they are reduced. There is a buffer of BufferSize
+// elements for each dtype, in the order in which the dtypes appear. The parameters of one dtype
+// that take part are gathered in order. If one does not fit behind those gathered, these are
+// reduced first. A parameter that is larger than the buffer is reduced alone, before those
+// gathered. Frozen parameters and experts take no part.
 // Requires: buffer_elements > 0.
 std::vector<BufferGroup> GroupForBuffers(absl::Span<const ReplicatedParameter> parameters,
                                          int64_t buffer_elements);

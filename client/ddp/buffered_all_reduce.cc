@@ -8,6 +8,7 @@
 #include "core/base/future.h"
 #include "core/base/remedy.h"
 #include "core/base/status.h"
+#include "core/services/collectives/collective_call.h"
 #include "core/tensor/ops/cast.h"
 #include "core/tensor/ops/elementwise.h"
 
@@ -20,6 +21,13 @@ absl::StatusOr<Tensor> Divide(const Tensor& gradient, int ranks) {
   PSD_ASSIGN_OR_RETURN(const Tensor wide, ops::Cast(gradient, DType::kF32));
   PSD_ASSIGN_OR_RETURN(const Tensor divided, ops::Div(wide, static_cast<double>(ranks)));
   return ops::Cast(divided, gradient.dtype());
+}
+
+// The most buffers that are on their way at once. More would hold the gradients twice.
+constexpr size_t kMostBuffers = 8;
+
+std::string LabelOf(const CollectiveOptions& options, size_t buffer) {
+  return absl::StrCat(options.label, options.label.empty() ? "" : ", ", "buffer ", buffer);
 }
 
 std::string ParameterName(size_t index, const ReplicatedParameter& parameter) {
@@ -100,32 +108,56 @@ absl::StatusOr<Tensor> BufferedAllReduce::Fill(const BufferGroup& group,
 absl::StatusOr<std::vector<Tensor>> BufferedAllReduce::Mean(
     const std::vector<Tensor>& gradients, const CollectiveOptions& options) const {
   PSD_RETURN_IF_ERROR(Check(gradients));
+  const size_t label = LabelOf(options, groups_.size()).size();
+  if (label > services::kMaxLabelBytes) {
+    return WithRemedy(absl::InvalidArgumentError(
+                          absl::StrCat("the labels of ", groups_.size(), " buffers have up to ",
+                                       label, " bytes; at most ", services::kMaxLabelBytes)),
+                      "give a shorter label");
+  }
   std::vector<Tensor> means = gradients;
   for (size_t i = 0; i < means.size(); ++i) {
     if (means[i].defined() || !parameters_[i].requires_grad) continue;
     PSD_ASSIGN_OR_RETURN(means[i], Tensor::Zeros(parameters_[i].shape, parameters_[i].dtype));
   }
   if (group_->size() == 1) return means;
-  std::vector<Future<Tensor>> sums;
+  std::deque<Future<Tensor>> sums;  // of groups from `next` on
+  size_t next = 0;
   for (size_t i = 0; i < groups_.size(); ++i) {
-    PSD_ASSIGN_OR_RETURN(const Tensor buffer, Fill(groups_[i], gradients));
+    if (sums.size() == kMostBuffers) PSD_RETURN_IF_ERROR(Take(next++, sums, means));
+    const absl::StatusOr<Tensor> buffer = Fill(groups_[i], gradients);
+    if (!buffer.ok()) {
+      if (i > 0) group_->Fail(buffer.status());  // the other ranks wait for this buffer
+      return buffer.status();
+    }
     CollectiveOptions call = options;
-    call.label = absl::StrCat(options.label, options.label.empty() ? "" : ", ", "buffer ", i);
-    sums.push_back(group_->AllReduceAsync(buffer, Reduction::kSum, call));
-  }
-  for (size_t i = 0; i < groups_.size(); ++i) {
-    PSD_RETURN_IF_ERROR(sums[i].Wait());
-    const Buffer bytes = (*sums[i].Wait()).AsBuffer();
-    size_t offset = 0;
-    for (const size_t index : groups_[i].parameters) {
-      const size_t size = means[index].NumBytes();
-      PSD_ASSIGN_OR_RETURN(means[index],
-                           Tensor::FromBuffer(parameters_[index].shape, groups_[i].dtype,
-                                              bytes.Slice(offset, size)));
-      offset += size;
+    call.label = LabelOf(options, i);
+    sums.push_back(group_->AllReduceAsync(*buffer, Reduction::kSum, call));
+    // A call that is refused does not count, so the next one would be taken for it.
+    if (sums.back().IsReady() && !sums.back().Wait().ok()) {
+      if (i > 0) group_->Fail(sums.back().Wait().status());
+      return sums.back().Wait().status();
     }
   }
+  while (next < groups_.size()) PSD_RETURN_IF_ERROR(Take(next++, sums, means));
   return means;
+}
+
+absl::Status BufferedAllReduce::Take(size_t group, std::deque<Future<Tensor>>& sums,
+                                     std::vector<Tensor>& means) const {
+  const Future<Tensor> sum = sums.front();
+  sums.pop_front();
+  PSD_RETURN_IF_ERROR(sum.Wait().status());
+  const Buffer bytes = (*sum.Wait()).AsBuffer();
+  size_t offset = 0;
+  for (const size_t index : groups_[group].parameters) {
+    const size_t size = means[index].NumBytes();
+    PSD_ASSIGN_OR_RETURN(means[index],
+                         Tensor::FromBuffer(parameters_[index].shape, groups_[group].dtype,
+                                            bytes.Slice(offset, size)));
+    offset += size;
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace psd

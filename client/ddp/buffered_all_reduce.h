@@ -7,6 +7,7 @@
 //   PSD_ASSIGN_OR_RETURN(std::vector<psd::Tensor> means, averaging.Mean(gradients));
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <vector>
 
@@ -14,17 +15,19 @@
 #include "absl/status/statusor.h"
 #include "client/collectives/group.h"
 #include "client/ddp/buffer_groups.h"
+#include "core/base/future.h"
 #include "core/tensor/tensor.h"
 
 namespace psd {
 
 struct BufferedOptions {
-  // The size of a buffer in elements. Larger ones mean fewer calls, and more memory.
+  // The size of a buffer in elements. With larger buffers there are fewer calls, which take more
+  // memory.
   int64_t buffer_elements = int64_t{1} << 28;
 };
 
-// Thread-compatible. All ranks create it with the same parameters and options, and call it as
-// often; the calls of the group say so if they differ.
+// All ranks create it with the same parameters and options, and call it equally often. If they
+// differ, the calls fail with an error that says so. Thread-compatible.
 class BufferedAllReduce {
  public:
   // Errors: INVALID_ARGUMENT for a parameter that is not floating, or a buffer without elements.
@@ -32,14 +35,13 @@ class BufferedAllReduce {
                                                   std::vector<ReplicatedParameter> parameters,
                                                   const BufferedOptions& options = {});
 
-  // Returns the mean of the ranks' gradients for each parameter. `gradients` has an entry for each
-  // parameter, which is undefined if this rank has no gradient for it; that counts as zeros. Each
-  // gradient is divided by the number of ranks before the sum, so that a sum of large halves does
-  // not overflow. The results of a frozen parameter are undefined; an expert's is its own gradient,
-  // or zeros. Only the elements of gradients travel; buffers are on their way while the next are
-  // filled.
-  // Errors: INVALID_ARGUMENT naming the parameter whose gradient has another shape or dtype, or is
-  // frozen; then nothing was sent. The errors of Group's calls.
+  // Returns the mean of the ranks' gradients for each parameter. `gradients` has one element for
+  // each parameter. An undefined one means that this rank has no gradient, and counts as zeros.
+  // Each gradient is divided by the number of ranks before the sum, so that a sum of large f16
+  // numbers does not overflow. The result for a frozen parameter is undefined. The result for an
+  // expert is this rank's own gradient, or zeros. While some buffers travel, the next ones are
+  // filled. Errors: INVALID_ARGUMENT naming the parameter whose gradient has another shape or
+  // dtype, or is frozen; then nothing was sent. The errors of Group's calls.
   absl::StatusOr<std::vector<Tensor>> Mean(const std::vector<Tensor>& gradients,
                                            const CollectiveOptions& options = {}) const;
 
@@ -50,6 +52,9 @@ class BufferedAllReduce {
   BufferedAllReduce(std::shared_ptr<Group> group, std::vector<ReplicatedParameter> parameters,
                     std::vector<BufferGroup> groups);
   absl::Status Check(const std::vector<Tensor>& gradients) const;
+  // Waits for the oldest of `sums`, that of this group, and puts its parts into `means`.
+  absl::Status Take(size_t group, std::deque<Future<Tensor>>& sums,
+                    std::vector<Tensor>& means) const;
   // Returns the gradients of a group, divided and one after another.
   absl::StatusOr<Tensor> Fill(const BufferGroup& group, const std::vector<Tensor>& gradients) const;
 

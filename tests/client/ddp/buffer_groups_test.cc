@@ -51,10 +51,13 @@ TEST(BufferGroupsTest, DDP_04_AParameterLargerThanTheBufferGoesAloneAndAhead) {
 
 TEST(BufferGroupsTest, DDP_02_TheBufferIsNoLargerThanAllParametersFrozenOnesIncluded) {
   EXPECT_EQ(Positions(OfSizes({4, 6}), int64_t{1} << 40), (Groups{{0, 1}}));
-  // The frozen parameter is in no group.
-  auto parameters = OfSizes({3, 7});
+  auto parameters = OfSizes({3, 7, 2});
   parameters[1].requires_grad = false;
-  EXPECT_EQ(Positions(parameters, 100), (Groups{{0}}));
+  parameters[2].dtype = DType::kF64;
+  EXPECT_EQ(BufferSize(parameters, DType::kF32, 100), 10);
+  EXPECT_EQ(BufferSize(parameters, DType::kF32, 9), 9);
+  EXPECT_EQ(BufferSize(parameters, DType::kF64, 100), 2);
+  EXPECT_EQ(Positions(parameters, 100), (Groups{{0}, {2}})) << "the frozen one is in no group";
 }
 
 TEST(BufferGroupsTest, DDP_08_DDP_28_FrozenParametersAndExpertsTakeNoPart) {

@@ -1,0 +1,99 @@
+#include "client/ddp/buffered_data_parallel.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/remedy.h"
+#include "core/base/status.h"
+#include "core/tensor/ops/cast.h"
+#include "core/tensor/ops/elementwise.h"
+
+namespace psd {
+namespace {
+
+// Multiplies in f32 what has 16 bits, because operators take no others.
+absl::StatusOr<Tensor> Scale(const Tensor& gradient, double factor) {
+  if (ItemSize(gradient.dtype()) > 2) return ops::Mul(gradient, factor);
+  PSD_ASSIGN_OR_RETURN(const Tensor wide, ops::Cast(gradient, DType::kF32));
+  PSD_ASSIGN_OR_RETURN(const Tensor scaled, ops::Mul(wide, factor));
+  return ops::Cast(scaled, gradient.dtype());
+}
+
+// Returns the number of samples of all ranks.
+absl::StatusOr<double> AllSamples(Group& group, double samples, const CollectiveOptions& options) {
+  CollectiveOptions call = options;
+  call.label = absl::StrCat(options.label, options.label.empty() ? "" : ", ", "samples");
+  PSD_ASSIGN_OR_RETURN(const Tensor sum,
+                       group.AllReduce(Tensor::Scalar<double>(samples), Reduction::kSum, call));
+  return *sum.data<double>();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<BufferedDataParallel>> BufferedDataParallel::Create(
+    std::shared_ptr<Group> group, const Replica& replica, const BufferedOptions& options) {
+  std::unique_ptr<BufferedDataParallel> created(
+      new BufferedDataParallel(std::move(group), replica, options));
+  PSD_RETURN_IF_ERROR(created->Plan());
+  return created;
+}
+
+absl::Status BufferedDataParallel::Plan() {
+  std::vector<bool> require_grad;
+  for (const ReplicatedParameter& parameter : replica_.parameters())
+    require_grad.push_back(parameter.requires_grad);
+  if (averaging_.has_value() && require_grad == planned_for_) return absl::OkStatus();
+  PSD_ASSIGN_OR_RETURN(averaging_,
+                       BufferedAllReduce::Create(group_, replica_.parameters(), options_));
+  planned_for_ = std::move(require_grad);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<BufferGroup>> BufferedDataParallel::Buffers() {
+  PSD_RETURN_IF_ERROR(Plan());
+  return averaging_->groups();
+}
+
+absl::Status BufferedDataParallel::AllReduceGradients(const Context& context,
+                                                      const AllReduceOptions& options) {
+  if (no_sync_depth_ > 0) return absl::OkStatus();
+  const double samples = options.samples.value_or(0);
+  if (!std::isfinite(samples) || samples < 0) {
+    return WithRemedy(
+        absl::InvalidArgumentError(absl::StrCat("gradients of ", samples, " samples")),
+        "give a finite number, at least 0");
+  }
+  PSD_RETURN_IF_ERROR(Plan());
+  PSD_ASSIGN_OR_RETURN(const Replica::Collected collected, replica_.Collect(context));
+  // A parameter that was frozen after the forward pass has a gradient. It keeps that.
+  std::vector<Tensor> gradients = collected.gradients;
+  for (size_t i = 0; i < gradients.size(); ++i)
+    if (!planned_for_[i]) gradients[i] = Tensor();
+  PSD_ASSIGN_OR_RETURN(std::vector<Tensor> means, averaging_->Mean(gradients, options.call));
+  if (options.samples.has_value()) {
+    const absl::Status scaled = ScaleBySamples(means, samples, options.call);
+    if (!scaled.ok()) return Tell(scaled);
+  }
+  const absl::Status replaced = replica_.Replace(collected, means);
+  return replaced.ok() ? replaced : Tell(replaced);
+}
+
+absl::Status BufferedDataParallel::ScaleBySamples(std::vector<Tensor>& means, double samples,
+                                                  const CollectiveOptions& call) const {
+  PSD_ASSIGN_OR_RETURN(const double all, AllSamples(*group_, samples, call));
+  const double factor = group_->size() / (all == 0 ? 1 : all);
+  for (Tensor& mean : means) {
+    if (!mean.defined()) continue;
+    PSD_ASSIGN_OR_RETURN(mean, Scale(mean, factor));
+  }
+  return absl::OkStatus();
+}
+
+// The other ranks have means by now, and would go on with other gradients than this one.
+absl::Status BufferedDataParallel::Tell(const absl::Status& failure) const {
+  group_->Fail(failure);
+  return failure;
+}
+
+}  // namespace psd

@@ -1,0 +1,108 @@
+#pragma once
+
+// Data parallelism: every rank computes gradients of its own batch, and they are averaged when the
+// trainer says so.
+//
+//   PSD_ASSIGN_OR_RETURN(auto ddp, psd::BufferedDataParallel::Create(group, model));
+//   PSD_ASSIGN_OR_RETURN(psd::Context context, worker->NewContext());
+//   for (const Batch& batch : micro_batches) {
+//     PSD_ASSIGN_OR_RETURN(auto parameters, model.Variables(context));
+//     PSD_RETURN_IF_ERROR(context.Backward({Loss(parameters, batch)}));  // gradients add up
+//   }
+//   PSD_RETURN_IF_ERROR(ddp->AllReduceGradients(context));
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/collectives/group.h"
+#include "client/context.h"
+#include "client/ddp/buffered_all_reduce.h"
+#include "client/ddp/joinable.h"
+#include "client/ddp/replica.h"
+#include "core/tensor/tensor.h"
+
+namespace psd {
+
+struct AllReduceOptions {
+  // Timeout and label of the calls.
+  CollectiveOptions call;
+  // The number of samples whose gradients this rank has summed. If it is given, the result is the
+  // sum of the ranks' gradients divided by the number of samples of all ranks, where 0 counts as 1.
+  // If it is not given, the result is the mean over the ranks. All ranks must give it, or none.
+  std::optional<double> samples;
+};
+
+// Averages the gradients of a replica over a group. All ranks create it with the same parameters
+// and options, and make the same calls. Creating it sends nothing, so replicas that differ stay
+// different (see Replica::Synchronize). Thread-compatible.
+class BufferedDataParallel : public Joinable {
+ public:
+  // While a scope lives, AllReduceGradients of its BufferedDataParallel does nothing. Scopes may be
+  // nested. A scope ends when its block is left, also by an error. It must not outlive the
+  // BufferedDataParallel.
+  class [[nodiscard]] NoSyncScope {
+   public:
+    ~NoSyncScope() {
+      if (depth_ != nullptr) --*depth_;
+    }
+    NoSyncScope(NoSyncScope&& other) noexcept : depth_(std::exchange(other.depth_, nullptr)) {}
+    NoSyncScope& operator=(NoSyncScope&&) = delete;
+
+   private:
+    friend class BufferedDataParallel;
+    explicit NoSyncScope(int* depth) : depth_(depth) { ++*depth_; }
+    int* depth_;  // null if the scope was moved from
+  };
+
+  // Errors: INVALID_ARGUMENT for a buffer without elements.
+  static absl::StatusOr<std::unique_ptr<BufferedDataParallel>> Create(
+      std::shared_ptr<Group> group, const Replica& replica, const BufferedOptions& options = {});
+
+  // Replaces the gradients that `context` has collected for the replica's parameters by their means
+  // over the ranks (see BufferedAllReduce::Mean for the order of the arithmetic, missing gradients
+  // and experts; AllReduceOptions::samples for another divisor). Sparse gradients become dense.
+  // Parameters that are frozen keep what they have. Does nothing within a NoSyncScope.
+  // After an error the gradients of the context are as before. Errors:
+  // - FAILED_PRECONDITION for a context that cannot be used, INVALID_ARGUMENT for a number of
+  //   samples that is negative or not finite, RESOURCE_EXHAUSTED before anything is sent. The call
+  //   does not count, and the other ranks wait for a right one.
+  // - FAILED_PRECONDITION if a backward adds gradients meanwhile, RESOURCE_EXHAUSTED later, and the
+  //   errors of Group's calls. The group has failed then, and the other ranks are told why.
+  absl::Status AllReduceGradients(const Context& context, const AllReduceOptions& options = {});
+
+  // Returns a scope for micro-batches whose gradients add up in the context before they are
+  // averaged.
+  NoSyncScope NoSync() { return NoSyncScope(&no_sync_depth_); }
+
+  // The all-reduces that one AllReduceGradients makes, in order.
+  absl::StatusOr<std::vector<BufferGroup>> Buffers();
+
+  Group& group() const override { return *group_; }
+  absl::Status Iterate(const Context& context) override { return AllReduceGradients(context); }
+
+ private:
+  BufferedDataParallel(std::shared_ptr<Group> group, const Replica& replica,
+                       const BufferedOptions& options)
+      : group_(std::move(group)), replica_(replica), options_(options) {}
+  // Plans the buffers again if parameters were frozen or thawed since the last time.
+  absl::Status Plan();
+  // Turns means over the ranks into sums over the ranks, divided by the number of all samples.
+  absl::Status ScaleBySamples(std::vector<Tensor>& means, double samples,
+                              const CollectiveOptions& call) const;
+  // Ends the group with an error that tells the other ranks why. Returns `failure`.
+  absl::Status Tell(const absl::Status& failure) const;
+
+  const std::shared_ptr<Group> group_;  // shared with the user
+  const Replica replica_;
+  const BufferedOptions options_;
+  std::vector<bool> planned_for_;  // which parameters require grad, by index
+  std::optional<BufferedAllReduce> averaging_;
+  int no_sync_depth_ = 0;
+};
+
+}  // namespace psd

@@ -1,0 +1,118 @@
+#pragma once
+
+// The implementation of ZeroRedundancyOptimizer. Internal to client/zero/.
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "client/collectives/group.h"
+#include "client/collectives/parcels.h"
+#include "client/ddp/replica.h"
+#include "client/zero/local_optimizer.h"
+#include "client/zero/shards.h"
+#include "client/zero/zero_redundancy_optimizer.h"
+#include "core/base/ids.h"
+#include "core/optim/parameters/parameter_table.h"
+#include "core/optim/steps/step_decision.h"
+#include "core/optim/steps/step_request.h"
+#include "core/store/store.h"
+#include "core/tensor/dtype.h"
+
+namespace psd {
+
+class ZeroRedundancyOptimizer::Impl {
+ public:
+  Impl(std::shared_ptr<Group> group, const Replica& replica, const ZeroOptions& options)
+      : group_(std::move(group)), replica_(replica), options_(options) {}
+
+  absl::Status Begin(const OptimizerSpec& spec, const std::vector<ZeroGroup>& groups);
+  absl::Status AddGroup(const ZeroGroup& group);
+  absl::Status SetOptions(size_t group, const std::map<std::string, double>& changes);
+  absl::Status Step(const Context& context, const ZeroStepOptions& options);
+
+  absl::Status Consolidate(int to);
+  absl::StatusOr<OptimizerSnapshot> State() const;
+  absl::Status Load(const OptimizerSnapshot& snapshot);
+
+  const Replica& replica() const { return replica_; }
+  Group& group() const { return *group_; }
+  zero::LocalOptimizer& local() const { return *local_; }
+  const zero::Shards& shards() const { return shards_; }
+
+ private:
+  // Returns a group with every option filled in. Errors: those of OptimizerRegistry::Create.
+  absl::StatusOr<zero::ShardedGroup> Complete(const OptimizerSpec& spec,
+                                              const ZeroGroup& group) const;
+  absl::StatusOr<zero::Shards> Spread(const std::vector<zero::ShardedGroup>& groups) const;
+  // Makes an optimizer over this rank's shard of `groups`, without state.
+  absl::StatusOr<std::unique_ptr<zero::LocalOptimizer>> MakeLocal(
+      const std::vector<zero::ShardedGroup>& groups, const zero::Shards& shards) const;
+  // Gives `next` the options, state and counters of the present optimizer. `next` has the same
+  // groups, and maybe more.
+  absl::Status HandOver(zero::LocalOptimizer& next) const;
+  // Waits until all ranks have called it with these groups. Errors: FAILED_PRECONDITION if they
+  // give different ones.
+  absl::Status Agree(absl::string_view what, const std::vector<zero::ShardedGroup>& groups) const;
+
+  // The parameters of each group, on whatever rank they are stepped.
+  zero::EntryGroups GroupEntries() const;
+
+  absl::StatusOr<optim::StepWishes> WishesOf(const ZeroStepOptions& options) const;
+  // Returns the options of the calls of one step. Their label differs between ranks that would not
+  // make the same step: with other wishes, frozen parameters, options or counters.
+  absl::StatusOr<CollectiveOptions> CallOf(const optim::StepWishes& wishes,
+                                           const std::vector<bool>& frozen) const;
+  // Steps on all ranks. Returns false, with nothing applied, if the gradients have no finite norm
+  // to clip by. An error may leave the ranks with different parameters.
+  absl::StatusOr<bool> StepTogether(GlobalId context, const optim::StepWishes& wishes);
+  // Decides how gradients are scaled and limited, with the norm of those of all ranks if that is
+  // needed. Returns nothing if there is no finite norm to clip by. All ranks decide alike, and with
+  // the bits with which one optimizer over all parameters would.
+  absl::StatusOr<std::optional<optim::StepTerms>> Decide(const optim::StepPlan& plan,
+                                                         const optim::StepWishes& wishes,
+                                                         const CollectiveOptions& call) const;
+  // Gives the parameters of each shard to all ranks. `frozen` says which ones stay as they are, by
+  // number. If it succeeds on one rank, all ranks have all parameters.
+  absl::Status Share(const std::vector<bool>& frozen, const CollectiveOptions& call) const;
+  // Ends the group with an error that tells the other ranks why. Returns `failure`.
+  absl::Status Tell(const absl::Status& failure) const;
+  CollectiveOptions Labelled(absl::string_view label) const;
+
+  // A parameter that has state: its group, and its number in the replica.
+  struct Stateful {
+    size_t group = 0;
+    size_t parameter = 0;
+  };
+  // Returns the parameters of a rank's shard that have state, in the order in which it is sent.
+  std::vector<Stateful> StatefulOf(int rank) const;
+  // The dtypes of the arrays of a parameter's state, by name.
+  absl::StatusOr<std::map<std::string, DType>> SlotsOf(const Stateful& parameter) const;
+  absl::StatusOr<std::vector<ParameterSnapshot>> ReadOwn() const;
+  absl::Status SendState(int to) const;
+  absl::StatusOr<std::vector<ParameterSnapshot>> ReceiveState(int from) const;
+  absl::StatusOr<OptimizerSnapshot> Gather() const;
+  CollectiveOptions StateOfRank(int rank) const;
+
+  const std::shared_ptr<Group> group_;  // shared with the user
+  const Replica replica_;
+  const ZeroOptions options_;
+  std::vector<store::EntryPtr> entries_;             // those of the replica; shared with the store
+  absl::flat_hash_map<GlobalId, size_t> number_of_;  // the place of each of entries_, by its id
+  OptimizerSpec spec_;                               // as given to Create
+  std::vector<zero::ShardedGroup> groups_;
+  zero::Shards shards_;
+  std::unique_ptr<zero::LocalOptimizer> local_;
+  std::optional<OptimizerSnapshot> snapshot_;  // gathered here, until the next step
+  int consolidated_to_ = -1;  // the target of the last Consolidate; -1 before the first one
+};
+
+}  // namespace psd

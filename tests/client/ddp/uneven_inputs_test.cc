@@ -1,0 +1,156 @@
+// Ranks with inputs of different lengths.
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client/ddp/buffered_data_parallel.h"
+#include "client/ddp/joinable.h"
+#include "client/ddp/uneven_inputs.h"
+#include "client/psd.h"
+#include "client/zero/zero_redundancy_optimizer.h"
+#include "core/base/status.h"
+#include "core/tensor/ops/elementwise.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/client/zero/zero_world.h"
+
+namespace psd {
+namespace {
+
+using ::testing::HasSubstr;
+using MaybeContext = absl::StatusOr<std::optional<Context>>;
+
+constexpr int kRanks = 3;
+
+class UnevenTest : public ::testing::Test {
+ protected:
+  UnevenTest() : ranks_(kRanks, Model({{5}, {4}, {3}, {2}}), Adam{}) {
+    for (int rank = 0; rank < kRanks; ++rank)
+      ddp_.push_back(
+          Must(BufferedDataParallel::Create(ranks_.groups[rank], ranks_.replicas[rank])));
+  }
+  // Gives that rank `inputs` inputs.
+  ComputeGradients Inputs(int rank, int inputs) {
+    return [this, rank, inputs, next = 0]() mutable -> MaybeContext {
+      if (next == inputs) return std::nullopt;
+      const Replica& replica = ranks_.replicas[rank];
+      return WithGradients(replica, Gradients(replica, 10 * rank + next++));
+    };
+  }
+  static std::string Text(const absl::Status& status) { return std::string(status.message()); }
+
+  ZeroWorld ranks_;
+  std::vector<std::unique_ptr<BufferedDataParallel>> ddp_;
+};
+
+TEST_F(UnevenTest, ZERO_43_DDP_32_AllRanksMakeAsManyStepsAsTheLongest) {
+  PlainTrainer plain(Model({{5}, {4}, {3}, {2}}), Adam{});
+  ranks_.OnAll([&](int rank) {
+    const absl::Status done =
+        RunUneven(*ranks_.world.workers[rank], {ddp_[rank].get(), ranks_.zero[rank].get()},
+                  Inputs(rank, 1 + 2 * rank));
+    EXPECT_TRUE(done.ok()) << done;
+    EXPECT_EQ(ranks_.zero[rank]->steps(), 5u);
+  });
+  // Rank r has 1 + 2 r inputs, and counts as one with zeros after them. Each gradient is divided by
+  // the number of ranks, and then they are added in the order of the ranks.
+  for (int step = 0; step < 5; ++step) {
+    std::vector<Tensor> means;
+    for (const ReplicatedParameter& parameter : plain.replica->parameters())
+      means.push_back(Must(Tensor::Zeros(parameter.shape, DType::kF32)));
+    for (int rank = 0; rank < kRanks; ++rank) {
+      if (step >= 1 + 2 * rank) continue;
+      const std::vector<Tensor> gradients = Gradients(*plain.replica, 10 * rank + step);
+      for (size_t i = 0; i < means.size(); ++i)
+        means[i] = Must(ops::Add(means[i], Must(ops::Div(gradients[i], kRanks))));
+    }
+    plain.Step(means);
+  }
+  for (int rank = 0; rank < kRanks; ++rank)
+    ExpectSameElements(ranks_.replicas[rank], *plain.replica);
+}
+
+// Fails on one rank, and makes a call on the others.
+class FailsOnRank2 : public Joinable {
+ public:
+  explicit FailsOnRank2(std::shared_ptr<Group> group) : group_(std::move(group)) {}
+  Group& group() const override { return *group_; }
+  absl::Status Iterate(const Context&) override {
+    if (group_->rank() == 2) return absl::ResourceExhaustedError("no memory for an iteration");
+    return group_->Barrier();
+  }
+
+ private:
+  const std::shared_ptr<Group> group_;  // shared with the test
+};
+
+TEST_F(UnevenTest, ZERO_46_AJoinableThatFailsOnOneRankIsAnErrorOnAll) {
+  ranks_.OnAll([&](int rank) {
+    FailsOnRank2 fails(ranks_.groups[rank]);
+    const absl::Status done =
+        RunUneven(*ranks_.world.workers[rank], {&fails}, Inputs(rank, rank == 1 ? 0 : 2));
+    EXPECT_TRUE(absl::IsResourceExhausted(done)) << done;
+    EXPECT_THAT(Text(done), HasSubstr("no memory for an iteration"));
+    if (rank == 2) return;
+    EXPECT_THAT(Text(done), HasSubstr("rank 2 (t2) cannot go on"));
+  });
+}
+
+TEST_F(UnevenTest, ZERO_45_ZeroAloneIsJoinable) {
+  ranks_.OnAll([&](int rank) {
+    const absl::Status done = RunUneven(*ranks_.world.workers[rank], {ranks_.zero[rank].get()},
+                                        Inputs(rank, rank == 1 ? 0 : 3));
+    EXPECT_TRUE(done.ok()) << done;
+    EXPECT_EQ(ranks_.zero[rank]->steps(), 3u);
+  });
+  for (int rank : {1, 2}) ExpectSameElements(ranks_.replicas[rank], ranks_.replicas[0]);
+}
+
+TEST_F(UnevenTest, ZERO_44_EveryRankIsToldInTheSameIteration) {
+  UnevenOptions early;
+  early.stop_early = true;
+  ranks_.OnAll([&](int rank) {
+    const absl::Status done = RunUneven(*ranks_.world.workers[rank], {ranks_.zero[rank].get()},
+                                        Inputs(rank, rank == 1 ? 2 : 4), early);
+    EXPECT_TRUE(absl::IsFailedPrecondition(done)) << done;
+    EXPECT_THAT(Text(done), HasSubstr("rank 1 (t1) of 3 ranks"));
+    EXPECT_EQ(Text(done).find("this one among them") != std::string::npos, rank == 1);
+    EXPECT_EQ(ranks_.zero[rank]->steps(), 2u);
+  });
+  ranks_.Step(1);  // the group goes on
+}
+
+TEST_F(UnevenTest, ZERO_46_AnErrorInTheBodyReachesEveryRankAndSkipsTheRest) {
+  ranks_.OnAll([&](int rank) {
+    int calls = 0;
+    const ComputeGradients inputs = Inputs(rank, 4);
+    const absl::Status done =
+        RunUneven(*ranks_.world.workers[rank], {ranks_.zero[rank].get()}, [&]() -> MaybeContext {
+          if (rank == 2 && calls++ == 1) return absl::DataLossError("a torn file");
+          return inputs();
+        });
+    EXPECT_EQ(ranks_.zero[rank]->steps(), 1u);
+    if (rank == 2) {
+      EXPECT_EQ(done, absl::DataLossError("a torn file"));
+    } else {
+      EXPECT_THAT(Text(done), HasSubstr("rank 2 (t2) could not compute gradients"));
+    }
+  });
+  ranks_.Step(1);
+}
+
+TEST_F(UnevenTest, ZERO_46_NoJoinablesOrThoseOfTwoGroupsAreRefused) {
+  Worker& worker = *ranks_.world.workers[0];
+  EXPECT_TRUE(absl::IsInvalidArgument(RunUneven(worker, {}, Inputs(0, 1))));
+  EXPECT_TRUE(absl::IsInvalidArgument(RunUneven(worker, {nullptr}, Inputs(0, 1))));
+  const auto others = ranks_.world.JoinAll("others");
+  const auto other = Must(BufferedDataParallel::Create(others[0], ranks_.replicas[0]));
+  const absl::Status two = RunUneven(worker, {ddp_[0].get(), other.get()}, Inputs(0, 1));
+  EXPECT_THAT(Text(two), HasSubstr("the groups ranks and others"));
+}
+
+}  // namespace
+}  // namespace psd

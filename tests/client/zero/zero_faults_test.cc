@@ -1,0 +1,190 @@
+// Ranks that die, fail or differ while a sharded optimizer works: the others get an error that
+// names them, and go on in a group that is built again.
+
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/psd.h"
+#include "client/runtime_of.h"
+#include "client/zero/zero_redundancy_optimizer.h"
+#include "core/base/status.h"
+#include "core/runtime/runtime.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/client/zero/zero_world.h"
+
+namespace psd {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int kRanks = 3;
+
+std::vector<Shape> Shapes() {
+  return {{7}, {300, 300}, {3}, {64, 3}, {5, 5}, {300, 200}};
+}
+
+std::string Culprit(const absl::Status& status) {
+  const auto detail = GetDetail(status);
+  return detail.has_value() ? detail->worker : "";
+}
+
+class ZeroFaultsTest : public ::testing::Test {
+ protected:
+  ZeroFaultsTest() : ranks_(kRanks, Model(Shapes()), Adam{}) { ranks_.Step(1); }
+
+  // The worker of that rank ends without a word to the group.
+  void Kill(int rank) {
+    RuntimeOf(*ranks_.world.workers[rank]).agent().Shutdown(absl::ZeroDuration());
+  }
+  absl::Status StepOf(int rank) {
+    const Replica& replica = ranks_.replicas[rank];
+    return ranks_.zero[rank]->Step(WithGradients(replica, Gradients(replica, 2)));
+  }
+  // Runs f on the ranks other than `dead`, which must all fail and name that one.
+  void ExpectFailure(int dead, const std::function<absl::Status(int)>& f) {
+    ranks_.OnAll([&](int rank) {
+      if (rank == dead) return;
+      absl::Status status;
+      for (int tries = 0; status.ok() && tries < 3; ++tries) status = f(rank);
+      EXPECT_FALSE(status.ok());
+      EXPECT_EQ(Culprit(status), ranks_.world.workers[dead]->name()) << status;
+    });
+  }
+  // The survivors build the group again, and go on from a snapshot with the parameters of rank 0.
+  void ExpectToGoOn(int dead, const OptimizerSnapshot& snapshot) {
+    std::vector<Replica> left;
+    ranks_.OnAll([&](int rank) {
+      if (rank == dead) return;
+      const auto group =
+          Must(ranks_.groups[rank]->Rebuild(*ranks_.world.workers[rank], {}, absl::Seconds(60)));
+      ASSERT_EQ(group->size(), kRanks - 1);
+      Replica& replica = ranks_.replicas[rank];
+      const absl::Status equal = replica.Synchronize(*group, 0);
+      ASSERT_TRUE(equal.ok()) << equal;
+      const auto zero = Must(ZeroRedundancyOptimizer::Create(group, replica, Adam{}));
+      ASSERT_TRUE(zero->Load(snapshot).ok());
+      ASSERT_TRUE(zero->Step(WithGradients(replica, Gradients(replica, 3))).ok());
+    });
+    for (int rank = 0; rank < kRanks; ++rank) {
+      if (rank != dead) left.push_back(ranks_.replicas[rank]);
+    }
+    ExpectSameElements(left[0], left[1], "on the survivors");
+  }
+
+  ZeroWorld ranks_;
+};
+
+TEST_F(ZeroFaultsTest, DDP_30_ARankThatDiedBeforeAStepIsNamedAndTheOthersGoOn) {
+  const OptimizerSnapshot saved = ranks_.Gathered(0);
+  Kill(1);
+  ExpectFailure(1, [&](int rank) { return StepOf(rank); });
+  ExpectToGoOn(1, saved);
+}
+
+TEST_F(ZeroFaultsTest, DDP_30_ARankThatDiesInConsolidationIsNamedOnEveryRank) {
+  const OptimizerSnapshot saved = ranks_.Gathered(0);
+  ranks_.OnAll([&](int rank) {
+    if (rank == 2) return Kill(2);
+    absl::Status status;
+    for (int tries = 0; status.ok() && tries < 2; ++tries)
+      status = ranks_.zero[rank]->Consolidate(0);
+    EXPECT_EQ(Culprit(status), "t2") << status;
+  });
+  ExpectToGoOn(2, saved);
+}
+
+TEST_F(ZeroFaultsTest, ZERO_17_ARankThatCannotStepTellsTheOthersWhy) {
+  ranks_.OnAll([&](int rank) {
+    const Replica& replica = ranks_.replicas[rank];
+    Context context = WithGradients(replica, Gradients(replica, 2));
+    if (rank == 1) {
+      // Its gradients are gone.
+      RuntimeOf(*ranks_.world.workers[1]).autograd().Release(context.id());
+    }
+    const absl::Status status = ranks_.zero[rank]->Step(context);
+    EXPECT_FALSE(status.ok());
+    if (rank != 1) {
+      EXPECT_EQ(Culprit(status), "t1") << status;
+      EXPECT_THAT(std::string(status.message()), HasSubstr("rank 1 (t1) cannot go on"));
+    }
+  });
+}
+
+TEST_F(ZeroFaultsTest, ACallThatIsWrongOnOneRankDoesNotCount) {
+  ranks_.OnAll([&](int rank) {
+    if (rank == 1) {
+      Context moved = WithGradients(ranks_.replicas[1], Gradients(ranks_.replicas[1], 2));
+      const Context other = std::move(moved);
+      EXPECT_TRUE(absl::IsFailedPrecondition(ranks_.zero[1]->Step(moved)));
+      ZeroStepOptions negative;
+      negative.clip_norm = -1;
+      EXPECT_TRUE(absl::IsInvalidArgument(ranks_.zero[1]->Step(other, negative)));
+    }
+    const absl::Status status = StepOf(rank);
+    EXPECT_TRUE(status.ok()) << status;
+  });
+  ExpectSameElements(ranks_.replicas[0], ranks_.replicas[1]);
+}
+
+TEST_F(ZeroFaultsTest, ZERO_17_RanksThatMakeOtherCallsGetAnErrorThatSaysSo) {
+  ranks_.OnAll([&](int rank) {
+    const absl::Status status = rank == 2 ? StepOf(2) : ranks_.zero[rank]->Consolidate(rank);
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("the ranks differ in call"));
+  });
+}
+
+TEST_F(ZeroFaultsTest, ANanInOneRanksGradientIsSharedByAll) {
+  ranks_.Step([&](int rank) {
+    std::vector<Tensor> gradients = Gradients(ranks_.replicas[rank], 2);
+    gradients[2] = Must(Tensor::Full({3}, DType::kF32, NAN));
+    return gradients;
+  });
+  for (int rank : {1, 2}) ExpectSameElements(ranks_.replicas[rank], ranks_.replicas[0]);
+}
+
+class ZeroMemoryTest : public ::testing::Test {
+ protected:
+  ZeroMemoryTest() : ranks_(kRanks, Model(Shapes()), Adam{}, {}, {}, size_t{64} << 20) {}
+  ZeroWorld ranks_;
+};
+
+TEST_F(ZeroMemoryTest, AStepThatOneRankCannotFinishFailsOnAll) {
+  const std::vector<MemoryCharge> taken = TakeAllMemory(*ranks_.world.workers[1]);
+  ranks_.OnAll([&](int rank) {
+    const Replica& replica = ranks_.replicas[rank];
+    const absl::Status status =
+        ranks_.zero[rank]->Step(WithGradients(replica, Gradients(replica, 2)));
+    EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+    if (rank == 1) return;
+    EXPECT_EQ(Culprit(status), "t1") << status;
+  });
+}
+
+TEST_F(ZeroMemoryTest, ParametersThatOneRankCannotTakeAreAnErrorOnAll) {
+  const std::vector<MemoryCharge> taken = TakeAllMemory(*ranks_.world.workers[2]);
+  ranks_.OnAll([&](int rank) {
+    const absl::Status status = ranks_.replicas[rank].Synchronize(*ranks_.groups[rank], 0);
+    EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+    if (rank == 2) return;
+    EXPECT_EQ(Culprit(status), "t2") << status;
+  });
+}
+
+TEST_F(ZeroMemoryTest, ALoadNeedsNoMemoryForValues) {
+  ranks_.Step(1);
+  const OptimizerSnapshot saved = ranks_.Gathered(0);
+  std::vector<std::vector<MemoryCharge>> taken;
+  for (const auto& worker : ranks_.world.workers) taken.push_back(TakeAllMemory(*worker));
+  for (const auto& zero : ranks_.zero) {
+    const absl::Status loaded = zero->Load(saved);
+    EXPECT_TRUE(loaded.ok()) << loaded;
+  }
+}
+
+}  // namespace
+}  // namespace psd
