@@ -1,0 +1,39 @@
+"""The ranks of a training without owners, started by psctl run, learn Fashion-MNIST."""
+import os
+import re
+import subprocess
+import unittest
+
+PSCTL = os.path.abspath("tools/cli/psctl")
+TRAINER = os.path.abspath("examples/fashion_mnist/train_replicas")
+DATA = "/usr/share/datasets/fashion-mnist"
+
+
+def train(ranks, *arguments):
+    """Returns what the ranks print."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PSD_")}
+    clean["PATH"] = os.path.abspath("server/daemon") + ":" + clean["PATH"]
+    done = subprocess.run([PSCTL, "run", "-n", str(ranks), "--", TRAINER, *arguments], env=clean,
+                          stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=800,
+                          check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+class ReplicasTest(unittest.TestCase):
+    @unittest.skipUnless(os.path.isdir(DATA), "dataset-fashion-mnist is not installed")
+    def test_four_ranks_learn_with_their_share_of_the_state(self):
+        output = train(4, "--epochs=10", "--lr=0.002")
+        accuracy = float(re.search(r"test accuracy: ([0-9.]+)", output).group(1))
+        self.assertGreaterEqual(accuracy, 0.87)
+        shares = [int(n) for n in re.findall(r"(\d+) bytes of optimizer state", output)]
+        self.assertEqual(len(shares), 4)
+        whole = 2 * 4 * (784 * 256 + 256 + 256 * 128 + 128 + 128 * 10 + 10)
+        self.assertGreaterEqual(sum(shares), whole)
+        self.assertLess(sum(shares), 1.01 * whole)
+        self.assertEqual(len(set(re.findall(r"epoch 10: loss ([0-9.]+)", output))), 4,
+                         "each rank has images of its own")
+
+
+if __name__ == "__main__":
+    unittest.main()
