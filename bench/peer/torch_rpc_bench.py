@@ -26,7 +26,7 @@ try:
     import torch.distributed.autograd as dist_autograd
     import torch.distributed.rpc as rpc
     import torch.multiprocessing as multiprocessing
-    from torch.distributed.optim import DistributedOptimizer
+    from torch.distributed.optim import DistributedOptimizer, ZeroRedundancyOptimizer
     from torch.distributed.optim.utils import functional_optim_map
 except ImportError as missing:
     print("error %s" % missing, flush=True)
@@ -250,6 +250,90 @@ class Optimizer:
         self.functional = self.gradients = None
 
 
+class Ranks:
+    """Processes of a Gloo group, of which this one is rank 0."""
+
+    def __init__(self, ranks, runs):
+        self.ranks, self.runs = ranks, runs
+
+    def start(self):
+        port = free_port()
+        context = multiprocessing.get_context("spawn")
+        self.pipes, self.others = [], []
+        for rank in range(1, self.ranks):
+            mine, theirs = context.Pipe()
+            self.others.append(context.Process(target=help_rank,
+                                               args=(self, rank, port, theirs), daemon=True))
+            self.others[-1].start()
+            self.pipes.append(mine)
+        join_group(0, self.ranks, port)
+        self.prepare()
+        self.block()
+
+    def __getstate__(self):
+        return {"ranks": self.ranks, "runs": self.runs, **self.shape()}
+
+    def shape(self):
+        return {}
+
+    def block(self):
+        for pipe in self.pipes:
+            pipe.send(self.runs)
+        return statistics.median(time_each(self.runs, self.run))
+
+    def stop(self):
+        for pipe in self.pipes:
+            pipe.send(0)
+        for other in self.others:
+            other.join()
+        torch.distributed.destroy_process_group()
+
+
+def join_group(rank, ranks, port):
+    torch.distributed.init_process_group(
+        "gloo", init_method="tcp://127.0.0.1:%d" % port, rank=rank, world_size=ranks)
+
+
+def help_rank(case, rank, port, pipe):
+    die_with_parent()
+    torch.set_num_threads(1)
+    join_group(rank, case.ranks, port)
+    case.prepare()
+    for runs in iter(pipe.recv, 0):
+        for _ in range(runs):
+            case.run()
+
+
+class AllReduce(Ranks):
+    """An all-reduce, out of place."""
+
+    def __init__(self, ranks, elements, runs):
+        super().__init__(ranks, runs)
+        self.elements = elements
+
+    def shape(self):
+        return {"elements": self.elements}
+
+    def prepare(self):
+        self.input = torch.full((self.elements,), 1.0)
+
+    def run(self):
+        torch.distributed.all_reduce(self.input.clone())
+
+
+class ZeroStep(Ranks):
+    """A step of ZeroRedundancyOptimizer with Adam over 16 parameters of a million floats."""
+
+    def prepare(self):
+        parameters = [torch.full((1_000_000,), 0.5, requires_grad=True) for _ in range(16)]
+        for parameter in parameters:
+            parameter.grad = torch.full((1_000_000,), 1e-3)
+        self.optimizer = ZeroRedundancyOptimizer(parameters, torch.optim.Adam, lr=0.001)
+
+    def run(self):
+        self.optimizer.step()
+
+
 TABLE_ROWS, TABLE_WIDTH, TABLE_IDS = 1_000_000, 64, 32_768
 
 
@@ -317,9 +401,20 @@ class RowsUpdate(RowsLookup):
         self.optimizer.step()
 
 
+def group_cases():
+    found = {}
+    for ranks in (2, 4):
+        for name, elements, runs in (("1KiB", 256, 200), ("1MiB", 256 << 10, 30),
+                                     ("64MiB", 16 << 20, 4)):
+            found["allreduce_%s_%d" % (name, ranks)] = AllReduce(ranks, elements, runs)
+        found["zero_step_%d" % ranks] = ZeroStep(ranks, 4)
+    return found
+
+
 def cases():
     million = 1_000_000
     return {
+        **group_cases(),
         "call_empty": CallEmpty(),
         "call_64": Call64(),
         "pull_16MiB": Pull(16, 10),
@@ -387,10 +482,14 @@ def join(rank, port, transport):
                  rpc_backend_options=options)
 
 
-def own(port, transport):
+def die_with_parent():
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends with the trainer, however that ends
     pr_set_pdeathsig = 1
     ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+
+
+def own(port, transport):
+    die_with_parent()
     join(1, port, transport)
     rpc.shutdown()
 

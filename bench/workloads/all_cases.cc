@@ -8,7 +8,7 @@ std::vector<Case> AllCases() {
   std::vector<Case> all;
   for (auto family :
        {CallCases, MixedCases, PullCases, StepCases, FloodCases, GraphCases, OptimizerCases,
-        RowsCases, TrainerCases, MemoryCases, ReferenceCases, SavingCases}) {
+        RowsCases, TrainerCases, GroupCases, MemoryCases, ReferenceCases, SavingCases}) {
     for (Case& one : family()) all.push_back(std::move(one));
   }
   return all;
