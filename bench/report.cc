@@ -27,13 +27,13 @@ std::string RowAsJson(const Row& row) {
 }
 
 std::string TableHead() {
-  return absl::StrFormat("%-15s %-7s %10s %-11s %9s %9s %8s %9s %10s %7s", "case", "carrier",
+  return absl::StrFormat("%-18s %-7s %10s %-11s %9s %9s %8s %9s %10s %7s", "case", "carrier",
                          "value", "unit", "p99", "peer", "speedup", "floor", "efficiency",
                          "spread");
 }
 
 std::string RowAsText(const Row& row) {
-  return absl::StrFormat("%-15s %-7s %10s %-11s %9s %9s %8s %9s %10s %7s", row.name, row.carrier,
+  return absl::StrFormat("%-18s %-7s %10s %-11s %9s %9s %8s %9s %10s %7s", row.name, row.carrier,
                          Number(row.value), row.unit, Number(row.p99), Number(row.peer),
                          row.speedup ? absl::StrFormat("%.2f", *row.speedup) : "",
                          Number(row.floor),

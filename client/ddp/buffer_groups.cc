@@ -3,7 +3,15 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+
 namespace psd {
+
+std::string Description(const ReplicatedParameter& parameter) {
+  return absl::StrCat(parameter.name, parameter.name.empty() ? "" : ", ",
+                      DTypeName(parameter.dtype), parameter.shape.ToString(),
+                      parameter.expert ? ", an expert" : "");
+}
 
 int64_t BufferSize(absl::Span<const ReplicatedParameter> parameters, DType dtype,
                    int64_t buffer_elements) {

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -19,7 +20,12 @@ struct ReplicatedParameter {
   bool requires_grad = true;  // if false, it has no gradient and takes no part
   // If true, each replica keeps its own gradient, as those of different experts of a mixture.
   bool expert = false;
+  std::string name = {};  // may be empty
 };
+
+// Returns what the parameter has in common with those of the other replicas, in words: name, dtype,
+// shape, and whether it is an expert.
+std::string Description(const ReplicatedParameter& parameter);
 
 // Parameters whose gradients are reduced at once.
 struct BufferGroup {

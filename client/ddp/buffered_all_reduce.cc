@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/collectives/digest.h"
 #include "core/base/future.h"
 #include "core/base/remedy.h"
 #include "core/base/status.h"
@@ -26,21 +27,24 @@ absl::StatusOr<Tensor> Divide(const Tensor& gradient, int ranks) {
 // The most buffers that are on their way at once. More would hold the gradients twice.
 constexpr size_t kMostBuffers = 8;
 
-std::string LabelOf(const CollectiveOptions& options, size_t buffer) {
-  return absl::StrCat(options.label, options.label.empty() ? "" : ", ", "buffer ", buffer);
-}
-
 std::string ParameterName(size_t index, const ReplicatedParameter& parameter) {
-  return absl::StrCat("parameter ", index, ", ", DTypeName(parameter.dtype),
-                      parameter.shape.ToString());
+  return absl::StrCat("parameter ", index, ", ", Description(parameter));
 }
 
 }  // namespace
 
 BufferedAllReduce::BufferedAllReduce(std::shared_ptr<Group> group,
                                      std::vector<ReplicatedParameter> parameters,
-                                     std::vector<BufferGroup> groups)
-    : group_(std::move(group)), parameters_(std::move(parameters)), groups_(std::move(groups)) {}
+                                     std::vector<BufferGroup> groups, std::string digest)
+    : group_(std::move(group)),
+      parameters_(std::move(parameters)),
+      groups_(std::move(groups)),
+      digest_(std::move(digest)) {}
+
+std::string BufferedAllReduce::LabelOf(size_t buffer, const CollectiveOptions& options) const {
+  return absl::StrCat(options.label, options.label.empty() ? "" : ", ", "buffer ", buffer, " of ",
+                      digest_);
+}
 
 absl::StatusOr<BufferedAllReduce> BufferedAllReduce::Create(
     std::shared_ptr<Group> group, std::vector<ReplicatedParameter> parameters,
@@ -55,8 +59,15 @@ absl::StatusOr<BufferedAllReduce> BufferedAllReduce::Create(
                           absl::StrCat(ParameterName(i, parameters[i]), ", has no gradients")),
                       "leave it out");
   }
+  Digest digest;
+  digest.Add({static_cast<double>(options.buffer_elements)});
+  for (const ReplicatedParameter& parameter : parameters) {
+    digest.Add(Description(parameter));
+    digest.Add(parameter.requires_grad ? "in" : "out");
+  }
   std::vector<BufferGroup> groups = GroupForBuffers(parameters, options.buffer_elements);
-  return BufferedAllReduce(std::move(group), std::move(parameters), std::move(groups));
+  return BufferedAllReduce(std::move(group), std::move(parameters), std::move(groups),
+                           digest.Short());
 }
 
 absl::Status BufferedAllReduce::Check(const std::vector<Tensor>& gradients) const {
@@ -108,7 +119,7 @@ absl::StatusOr<Tensor> BufferedAllReduce::Fill(const BufferGroup& group,
 absl::StatusOr<std::vector<Tensor>> BufferedAllReduce::Mean(
     const std::vector<Tensor>& gradients, const CollectiveOptions& options) const {
   PSD_RETURN_IF_ERROR(Check(gradients));
-  const size_t label = LabelOf(options, groups_.size()).size();
+  const size_t label = LabelOf(groups_.size(), options).size();
   if (label > services::kMaxLabelBytes) {
     return WithRemedy(absl::InvalidArgumentError(
                           absl::StrCat("the labels of ", groups_.size(), " buffers have up to ",
@@ -131,7 +142,7 @@ absl::StatusOr<std::vector<Tensor>> BufferedAllReduce::Mean(
       return buffer.status();
     }
     CollectiveOptions call = options;
-    call.label = LabelOf(options, i);
+    call.label = LabelOf(i, options);
     sums.push_back(group_->AllReduceAsync(*buffer, Reduction::kSum, call));
     // A call that is refused does not count, so the next one would be taken for it.
     if (sums.back().IsReady() && !sums.back().Wait().ok()) {

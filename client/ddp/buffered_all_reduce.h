@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -45,12 +46,15 @@ class BufferedAllReduce {
   absl::StatusOr<std::vector<Tensor>> Mean(const std::vector<Tensor>& gradients,
                                            const CollectiveOptions& options = {}) const;
 
+  // The label of the all-reduce of one buffer. Ranks that were created with other parameters or
+  // options have other labels, so their calls differ.
+  std::string LabelOf(size_t buffer, const CollectiveOptions& options = {}) const;
   // The all-reduces that one Mean makes, in order.
   const std::vector<BufferGroup>& groups() const { return groups_; }
 
  private:
   BufferedAllReduce(std::shared_ptr<Group> group, std::vector<ReplicatedParameter> parameters,
-                    std::vector<BufferGroup> groups);
+                    std::vector<BufferGroup> groups, std::string digest);
   absl::Status Check(const std::vector<Tensor>& gradients) const;
   // Waits for the oldest of `sums`, that of this group, and puts its parts into `means`.
   absl::Status Take(size_t group, std::deque<Future<Tensor>>& sums,
@@ -61,6 +65,7 @@ class BufferedAllReduce {
   std::shared_ptr<Group> group_;  // shared with the user
   std::vector<ReplicatedParameter> parameters_;
   std::vector<BufferGroup> groups_;
+  std::string digest_;  // of parameters and options
 };
 
 }  // namespace psd

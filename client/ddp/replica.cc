@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
+#include "client/collectives/digest.h"
 #include "client/collectives/parcels.h"
 #include "client/context_of.h"
 #include "client/runtime_of.h"
@@ -99,7 +100,7 @@ absl::StatusOr<Replica> Replica::Create(Worker& worker, std::vector<ReplicaParam
     state->values.push_back(runtime.rrefs().LocalRRef(entry));
     state->entries.push_back(std::move(entry));
     state->parameters.push_back({parameter.elements.shape(), parameter.elements.dtype(),
-                                 parameter.requires_grad, parameter.expert});
+                                 parameter.requires_grad, parameter.expert, parameter.name});
     state->requires_grad.push_back(parameter.requires_grad);
   }
   return Replica(std::move(state));
@@ -236,19 +237,28 @@ absl::Status Replica::Synchronize(Group& group, int root, const CollectiveOption
     return absl::InvalidArgumentError(
         absl::StrCat("parameters of rank ", root, " of a group of ", group.size()));
   }
-  absl::Status given = TakeFrom(group, root, options);
-  if (given.ok()) return group.Barrier(options);  // all ranks have the elements
+  Digest digest;
+  for (const ReplicatedParameter& parameter : parameters()) digest.Add(Description(parameter));
+  CollectiveOptions call = options;
+  call.label = absl::StrCat(options.label, options.label.empty() ? "" : ", ", "parameters of rank ",
+                            root, ", ", digest.Short());
+  absl::Status given = TakeFrom(group, root, call);
+  if (given.ok()) return group.Barrier(call);  // all ranks have the elements
   group.Fail(given);
   return given;
 }
 
 absl::Status Replica::TakeFrom(Group& group, int root, const CollectiveOptions& options) {
-  PSD_ASSIGN_OR_RETURN(const std::vector<Tensor> elements, Elements());
+  std::vector<size_t> shared;
+  for (size_t i = 0; i < size(); ++i)
+    if (!parameters()[i].expert) shared.push_back(i);
+  PSD_ASSIGN_OR_RETURN(const std::vector<Tensor> elements, Elements(shared));
   PSD_ASSIGN_OR_RETURN(std::vector<std::vector<Tensor>> received,
                        BroadcastParcels(group, {{root, FormsOf(elements), elements}}, options));
   if (group.rank() == root) return absl::OkStatus();
   std::vector<std::pair<size_t, Tensor>> next;
-  for (size_t i = 0; i < received[0].size(); ++i) next.emplace_back(i, std::move(received[0][i]));
+  for (size_t i = 0; i < shared.size(); ++i)
+    next.emplace_back(shared[i], std::move(received[0][i]));
   return Assign(std::move(next));
 }
 

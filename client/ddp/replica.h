@@ -92,8 +92,9 @@ class Replica {
   // same time; RESOURCE_EXHAUSTED. Nothing has changed then.
   absl::Status SetGradients(const Context& context, const std::vector<Tensor>& gradients) const;
 
-  // Gives all ranks of the group the elements that rank `root` has. It is meant for replicas that
-  // began differently, and for the survivors of a group that was built again. All ranks call it
+  // Gives all ranks of the group the elements that rank `root` has, except those of experts. It is
+  // meant for replicas that began differently, and for the survivors of a group that was built
+  // again. All ranks call it
   // alike. If it succeeds on one rank, all ranks have the elements.
   // Errors: INVALID_ARGUMENT for a rank that is out of range; the errors of Group's calls and of
   // Assign, after which the group has failed and some ranks may have the new elements.

@@ -114,7 +114,8 @@ absl::StatusOr<std::vector<ParameterSnapshot>> ZeroRedundancyOptimizer::Impl::Re
   return received;
 }
 
-absl::StatusOr<OptimizerSnapshot> ZeroRedundancyOptimizer::Impl::Gather() const {
+absl::StatusOr<OptimizerSnapshot> ZeroRedundancyOptimizer::Impl::Assemble(
+    StatesOfRanks states) const {
   OptimizerSnapshot snapshot;
   snapshot.type = local_->type();
   const zero::Counters counters = local_->counters();
@@ -133,20 +134,28 @@ absl::StatusOr<OptimizerSnapshot> ZeroRedundancyOptimizer::Impl::Gather() const 
       each.name = entry.name;
       each.shape = entry.parameter->shape();
       each.dtype = entry.parameter->dtype();
+      each.requires_grad = entry.parameter->requires_grad();
       places[groups_[g].parameters[i]] = &each;
     }
   }
   for (int rank = 0; rank < group_->size(); ++rank) {
-    PSD_ASSIGN_OR_RETURN(std::vector<ParameterSnapshot> states,
-                         rank == group_->rank() ? ReadOwn() : ReceiveState(rank));
     const std::vector<Stateful> stateful = StatefulOf(rank);
     for (size_t i = 0; i < stateful.size(); ++i) {
       ParameterSnapshot& place = *places.at(stateful[i].parameter);
-      place.steps = states[i].steps;
-      place.state = std::move(states[i].state);
+      place.steps = states[rank][i].steps;
+      place.state = std::move(states[rank][i].state);
     }
   }
   return snapshot;
+}
+
+absl::Status ZeroRedundancyOptimizer::Impl::Move(int from, int to,
+                                                 std::vector<ParameterSnapshot>& state) const {
+  if (group_->rank() == to) {
+    PSD_ASSIGN_OR_RETURN(state, from == to ? ReadOwn() : ReceiveState(from));
+    return absl::OkStatus();
+  }
+  return group_->rank() == from ? SendState(to) : absl::OkStatus();
 }
 
 absl::Status ZeroRedundancyOptimizer::Impl::Consolidate(int to) {
@@ -158,15 +167,16 @@ absl::Status ZeroRedundancyOptimizer::Impl::Consolidate(int to) {
   PSD_RETURN_IF_ERROR(group_->Barrier(Labelled(absl::StrCat("zero, state to rank ", to))));
   snapshot_.reset();
   consolidated_to_ = to;
-  if (to == group_->rank()) {
-    absl::StatusOr<OptimizerSnapshot> gathered = Gather();
-    if (!gathered.ok()) return Tell(gathered.status());
-    snapshot_ = *std::move(gathered);
-  } else if (absl::Status sent = SendState(to); !sent.ok()) {
-    return Tell(sent);
+  StatesOfRanks states(static_cast<size_t>(group_->size()));
+  for (int from = 0; from < group_->size(); ++from) {
+    if (absl::Status moved = Move(from, to, states[from]); !moved.ok()) return Tell(moved);
+    // The deadline of a call is for one rank's state. And without this, a rank that has sent its
+    // state would not learn that another one has died.
+    PSD_RETURN_IF_ERROR(group_->Barrier(StateOfRank(from)));
   }
-  // Without this, a rank that has sent its state would not learn that another one has died.
-  return group_->Barrier(Labelled(absl::StrCat("zero, state is on rank ", to)));
+  if (to != group_->rank()) return absl::OkStatus();
+  PSD_ASSIGN_OR_RETURN(snapshot_, Assemble(std::move(states)));
+  return absl::OkStatus();
 }
 
 absl::StatusOr<OptimizerSnapshot> ZeroRedundancyOptimizer::Impl::State() const {
@@ -174,11 +184,10 @@ absl::StatusOr<OptimizerSnapshot> ZeroRedundancyOptimizer::Impl::State() const {
   const int rank = group_->rank();
   return WithRemedy(
       absl::FailedPreconditionError(
-          consolidated_to_ == rank
-              ? absl::StrCat("the state was consolidated before step ", local_->counters().steps)
-          : consolidated_to_ >= 0 ? absl::StrCat("the state was consolidated to rank ",
-                                                 consolidated_to_, ", not ", rank)
-                                  : "the state was not consolidated"),
+          consolidated_to_ == rank ? "the optimizer has changed since its state was consolidated"
+          : consolidated_to_ >= 0  ? absl::StrCat("the state was consolidated to rank ",
+                                                  consolidated_to_, ", not ", rank)
+                                   : "the state was not consolidated"),
       absl::StrCat("call Consolidate(", rank, ") on all ranks first"));
 }
 

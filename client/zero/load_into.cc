@@ -61,8 +61,32 @@ absl::Status CheckState(const store::Entry& entry, const std::vector<optim::Stat
   return absl::OkStatus();
 }
 
-absl::Status CheckGroups(const LocalOptimizer& local, const EntryGroups& parameters,
-                         const OptimizerSnapshot& snapshot) {
+// The parameters of a group that require grad. The others have no state, so a snapshot need not
+// have the same ones.
+struct Matched {
+  std::vector<store::EntryPtr> entries;
+  std::vector<const ParameterSnapshot*> saved;  // for each entry
+};
+
+absl::StatusOr<Matched> Match(size_t group, const std::vector<store::EntryPtr>& entries,
+                              const std::vector<ParameterSnapshot>& saved) {
+  Matched matched;
+  for (const store::EntryPtr& entry : entries)
+    if (entry->parameter->requires_grad()) matched.entries.push_back(entry);
+  for (const ParameterSnapshot& parameter : saved)
+    if (parameter.requires_grad) matched.saved.push_back(&parameter);
+  if (matched.saved.size() != matched.entries.size()) {
+    return Differs(absl::StrCat("group ", group, " has ", matched.saved.size(),
+                                " parameters that require grad, not ", matched.entries.size()));
+  }
+  for (size_t i = 0; i < matched.entries.size(); ++i)
+    PSD_RETURN_IF_ERROR(CheckParameter(*matched.entries[i], *matched.saved[i]));
+  return matched;
+}
+
+absl::StatusOr<std::vector<Matched>> MatchGroups(const LocalOptimizer& local,
+                                                 const EntryGroups& parameters,
+                                                 const OptimizerSnapshot& snapshot) {
   if (snapshot.type != local.type())
     return Differs(absl::StrCat(Quoted(snapshot.type), ", not ", Quoted(local.type())));
   if (snapshot.groups.size() != parameters.size()) {
@@ -71,16 +95,12 @@ absl::Status CheckGroups(const LocalOptimizer& local, const EntryGroups& paramet
   }
   if (!(snapshot.loss_scale >= 0 && std::isfinite(snapshot.loss_scale)))
     return Differs(absl::StrCat("its loss scale is ", snapshot.loss_scale));
+  std::vector<Matched> groups;
   for (size_t g = 0; g < parameters.size(); ++g) {
-    const std::vector<ParameterSnapshot>& saved = snapshot.groups[g].parameters;
-    if (saved.size() != parameters[g].size()) {
-      return Differs(absl::StrCat("group ", g, " has ", saved.size(), " parameters, not ",
-                                  parameters[g].size()));
-    }
-    for (size_t i = 0; i < saved.size(); ++i)
-      PSD_RETURN_IF_ERROR(CheckParameter(*parameters[g][i], saved[i]));
+    PSD_ASSIGN_OR_RETURN(groups.emplace_back(),
+                         Match(g, parameters[g], snapshot.groups[g].parameters));
   }
-  return absl::OkStatus();
+  return groups;
 }
 
 using OptionsOfGroups = std::vector<std::map<std::string, double>>;
@@ -95,15 +115,14 @@ absl::StatusOr<OptionsOfGroups> PresentOptions(const LocalOptimizer& local) {
 }
 
 absl::Status CheckStates(const LocalOptimizer& local, const EntryGroups& parameters,
-                         const OptionsOfGroups& options, const OptimizerSnapshot& snapshot) {
+                         const OptionsOfGroups& options, const std::vector<Matched>& groups) {
   PSD_ASSIGN_OR_RETURN(const optim::GroupFunctions functions,
                        local.FunctionsWith(options, parameters));
-  for (size_t g = 0; g < parameters.size(); ++g) {
-    for (size_t i = 0; i < parameters[g].size(); ++i) {
-      const store::Entry& entry = *parameters[g][i];
-      if (!entry.parameter->requires_grad()) continue;
-      PSD_RETURN_IF_ERROR(CheckState(entry, functions[g]->Slots(entry.parameter->dtype()),
-                                     snapshot.groups[g].parameters[i]));
+  for (size_t g = 0; g < groups.size(); ++g) {
+    for (size_t i = 0; i < groups[g].entries.size(); ++i) {
+      const store::Entry& entry = *groups[g].entries[i];
+      PSD_RETURN_IF_ERROR(
+          CheckState(entry, functions[g]->Slots(entry.parameter->dtype()), *groups[g].saved[i]));
     }
   }
   return absl::OkStatus();
@@ -125,18 +144,17 @@ absl::Status SetAllOptions(LocalOptimizer& local, const OptionsOfGroups& before,
 
 absl::Status LoadInto(LocalOptimizer& local, const EntryGroups& parameters,
                       const OptimizerSnapshot& snapshot) {
-  PSD_RETURN_IF_ERROR(CheckGroups(local, parameters, snapshot));
+  PSD_ASSIGN_OR_RETURN(const std::vector<Matched> groups, MatchGroups(local, parameters, snapshot));
   PSD_ASSIGN_OR_RETURN(const OptionsOfGroups before, PresentOptions(local));
   OptionsOfGroups after = before;
-  std::vector<store::EntryPtr> entries;
-  std::vector<const ParameterSnapshot*> saved;
-  for (size_t g = 0; g < parameters.size(); ++g) {
+  Matched all;
+  for (size_t g = 0; g < groups.size(); ++g) {
     for (const auto& [name, value] : snapshot.groups[g].options) after[g][name] = value;
-    entries.insert(entries.end(), parameters[g].begin(), parameters[g].end());
-    for (const ParameterSnapshot& each : snapshot.groups[g].parameters) saved.push_back(&each);
+    all.entries.insert(all.entries.end(), groups[g].entries.begin(), groups[g].entries.end());
+    all.saved.insert(all.saved.end(), groups[g].saved.begin(), groups[g].saved.end());
   }
-  PSD_RETURN_IF_ERROR(CheckStates(local, parameters, after, snapshot));
-  PSD_ASSIGN_OR_RETURN(const auto loads, local.PrepareWrite(entries, saved));
+  PSD_RETURN_IF_ERROR(CheckStates(local, parameters, after, groups));
+  PSD_ASSIGN_OR_RETURN(const auto loads, local.PrepareWrite(all.entries, all.saved));
   PSD_RETURN_IF_ERROR(SetAllOptions(local, before, after));
   Counters counters{snapshot.steps, snapshot.loss_scale, snapshot.good_steps};
   if (snapshot.loss_scale == 0) {  // the optimizer that was saved did not scale losses

@@ -177,6 +177,7 @@ absl::StatusOr<std::vector<ParameterSnapshot>> LocalOptimizer::Read(
     state.name = entry->name;
     state.shape = entry->parameter->shape();
     state.dtype = entry->parameter->dtype();
+    state.requires_grad = entry->parameter->requires_grad();
     const optim::SteppedParameter* stepped = Find(*entry);
     if (stepped == nullptr) continue;
     state.steps = static_cast<uint64_t>(stepped->steps());

@@ -22,6 +22,7 @@ struct ParameterSnapshot {
   std::string name;
   Shape shape;
   DType dtype = DType::kF32;
+  bool requires_grad = true;
   uint64_t steps = 0;  // the number of steps that had a gradient for it
   // By PyTorch's names: "exp_avg", "momentum_buffer", … Each has the parameter's shape. Empty for a
   // parameter that requires no grad, and for an optimizer without state.

@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "client/collectives/digest.h"
 #include "client/zero/partition.h"
 #include "core/base/remedy.h"
 #include "core/base/status.h"
@@ -82,17 +82,6 @@ absl::StatusOr<Shards> SpreadGroups(const std::vector<ShardedGroup>& groups,
     }
   }
   return shards;
-}
-
-void Digest::Add(std::initializer_list<double> numbers) {
-  for (const double number : numbers) Add(absl::StrFormat("%a", number));
-}
-
-void Digest::Add(const std::map<std::string, double>& options) {
-  for (const auto& [name, value] : options) {
-    Add(name);
-    Add({value});
-  }
 }
 
 std::string DigestOf(const std::vector<ShardedGroup>& groups,

@@ -4,15 +4,11 @@
 // each other. Internal to client/zero/.
 
 #include <cstddef>
-#include <initializer_list>
-#include <map>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
-#include "core/checkpoint/xxh128.h"
 #include "core/optim/functional/functional_optimizer.h"
 #include "core/optim/options/optimizer_config.h"
 #include "core/optim/options/optimizer_registry.h"
@@ -52,20 +48,6 @@ std::vector<optim::ParameterGroup> SteppedGroups(
 absl::StatusOr<Shards> SpreadGroups(const std::vector<ShardedGroup>& groups,
                                     const std::vector<store::EntryPtr>& entries, int ranks,
                                     bool by_state);
-
-// A short text by which ranks find out whether they have the same numbers, to the last bit.
-class Digest {
- public:
-  void Add(const std::string& text) { sum_.Add(absl::StrCat(text, "\n")); }
-  void Add(std::initializer_list<double> numbers);
-  void Add(const std::map<std::string, double>& options);
-
-  std::string Long() const { return sum_.Digest(); }
-  std::string Short() const { return sum_.Digest().substr(0, 16); }
-
- private:
-  checkpoint::Xxh128 sum_;
-};
 
 // Returns a short text that is the same on two ranks if and only if they have equal groups over
 // equal parameters, and an equal `rest`.

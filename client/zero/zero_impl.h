@@ -99,7 +99,11 @@ class ZeroRedundancyOptimizer::Impl {
   absl::StatusOr<std::vector<ParameterSnapshot>> ReadOwn() const;
   absl::Status SendState(int to) const;
   absl::StatusOr<std::vector<ParameterSnapshot>> ReceiveState(int from) const;
-  absl::StatusOr<OptimizerSnapshot> Gather() const;
+  // By rank, in the order of StatefulOf.
+  using StatesOfRanks = std::vector<std::vector<ParameterSnapshot>>;
+  // Brings the state of rank `from` to rank `to`, where it is put into `state`.
+  absl::Status Move(int from, int to, std::vector<ParameterSnapshot>& state) const;
+  absl::StatusOr<OptimizerSnapshot> Assemble(StatesOfRanks states) const;
   CollectiveOptions StateOfRank(int rank) const;
 
   const std::shared_ptr<Group> group_;  // shared with the user

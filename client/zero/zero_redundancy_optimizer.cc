@@ -7,6 +7,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "client/collectives/digest.h"
 #include "client/context_of.h"
 #include "client/runtime_of.h"
 #include "client/zero/zero_impl.h"
@@ -31,6 +32,15 @@ absl::StatusOr<zero::Shards> ZeroRedundancyOptimizer::Impl::Spread(
     const std::vector<zero::ShardedGroup>& groups) const {
   PSD_RETURN_IF_ERROR(zero::CheckGroups(groups, entries_, options_.settings,
                                         RuntimeOf(replica_.worker()).optimizers()));
+  for (const zero::ShardedGroup& group : groups) {
+    for (const size_t index : group.parameters) {
+      if (!replica_.parameters()[index].expert) continue;
+      return WithRemedy(
+          absl::InvalidArgumentError(absl::StrCat(entries_[index]->Label(),
+                                                  " is an expert, of which each rank has its own")),
+          "leave it out, and step it by an optimizer of this rank alone");
+    }
+  }
   return zero::SpreadGroups(groups, entries_, group_->size(),
                             options_.balance == ZeroOptions::Balance::kState);
 }
@@ -156,7 +166,7 @@ absl::StatusOr<optim::StepWishes> ZeroRedundancyOptimizer::Impl::WishesOf(
 absl::StatusOr<CollectiveOptions> ZeroRedundancyOptimizer::Impl::CallOf(
     const optim::StepWishes& wishes, const std::vector<bool>& frozen) const {
   const zero::Counters counters = local_->counters();
-  zero::Digest digest;
+  Digest digest;
   digest.Add({wishes.clip_value, wishes.clip_norm, wishes.loss_scale, counters.loss_scale,
               static_cast<double>(counters.good_steps)});
   std::string marks;
@@ -252,7 +262,8 @@ absl::StatusOr<bool> ZeroRedundancyOptimizer::Impl::StepTogether(GlobalId contex
   if (!terms.has_value()) return false;
   snapshot_.reset();
   PSD_RETURN_IF_ERROR(local_->Step(std::move(plan), *terms).status());
-  if (!terms->overflow) PSD_RETURN_IF_ERROR(Share(frozen, call));
+  // After the last call, no rank can fail in this step: all have skipped it, or have its results.
+  PSD_RETURN_IF_ERROR(terms->overflow ? group_->Barrier(call) : Share(frozen, call));
   return true;
 }
 

@@ -7,7 +7,6 @@
 // At the end rank 0 prints the accuracy on the test images.
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -103,18 +102,12 @@ absl::StatusOr<double> Accuracy(const Replica& model, const Dataset& test) {
   return static_cast<double>(right) / static_cast<double>(test.size());
 }
 
-absl::Status Train() {
-  if (absl::GetFlag(FLAGS_epochs) < 1 || absl::GetFlag(FLAGS_batch) < 1)
-    return absl::InvalidArgumentError("--epochs and --batch start at 1");
-  PSD_ASSIGN_OR_RETURN(const Dataset dataset, Dataset::LoadTraining(absl::GetFlag(FLAGS_data)));
-  PSD_ASSIGN_OR_RETURN(WorkerOptions options, WorkerOptions::FromEnvironment());
-  options.listen = "127.0.0.1:0";  // the ranks call each other
-  PSD_ASSIGN_OR_RETURN(const std::unique_ptr<Worker> worker, Worker::Start(std::move(options)));
-  PSD_ASSIGN_OR_RETURN(const std::shared_ptr<Group> group, Group::Join(*worker, "ranks"));
-
+// Trains a replica on every rank; rank 0 says how good it is.
+absl::Status TrainRank(Worker& worker, const std::shared_ptr<Group>& group, const Dataset& dataset,
+                       const Dataset& test) {
   PSD_ASSIGN_OR_RETURN(std::vector<ReplicaParameter> parameters,
                        InitialModel(absl::GetFlag(FLAGS_seed)));
-  PSD_ASSIGN_OR_RETURN(const Replica model, Replica::Create(*worker, std::move(parameters)));
+  PSD_ASSIGN_OR_RETURN(const Replica model, Replica::Create(worker, std::move(parameters)));
   PSD_ASSIGN_OR_RETURN(const auto ddp, BufferedDataParallel::Create(group, model));
   Adam adam;
   adam.lr = absl::GetFlag(FLAGS_lr);
@@ -122,13 +115,26 @@ absl::Status Train() {
   std::printf("rank %d of %d: %zu bytes of optimizer state\n", group->rank(), group->size(),
               zero->StateBytes());
   PSD_RETURN_IF_ERROR(TrainLoop(dataset, *group, model, *ddp, *zero));
-  if (group->rank() == 0) {
-    PSD_ASSIGN_OR_RETURN(const Dataset test, Dataset::LoadTest(absl::GetFlag(FLAGS_data)));
-    PSD_ASSIGN_OR_RETURN(const double accuracy, Accuracy(model, test));
-    std::printf("test accuracy: %.4f\n", accuracy);
-  }
-  group->Leave();
+  if (group->rank() != 0) return absl::OkStatus();
+  PSD_ASSIGN_OR_RETURN(const double accuracy, Accuracy(model, test));
+  std::printf("test accuracy: %.4f\n", accuracy);
   return absl::OkStatus();
+}
+
+absl::Status Train() {
+  if (absl::GetFlag(FLAGS_epochs) < 1 || absl::GetFlag(FLAGS_batch) < 1)
+    return absl::InvalidArgumentError("--epochs and --batch start at 1");
+  PSD_ASSIGN_OR_RETURN(const Dataset dataset, Dataset::LoadTraining(absl::GetFlag(FLAGS_data)));
+  PSD_ASSIGN_OR_RETURN(const Dataset test, Dataset::LoadTest(absl::GetFlag(FLAGS_data)));
+  PSD_ASSIGN_OR_RETURN(WorkerOptions options, WorkerOptions::FromEnvironment());
+  options.listen = "127.0.0.1:0";  // the ranks call each other
+  PSD_ASSIGN_OR_RETURN(const std::unique_ptr<Worker> worker, Worker::Start(std::move(options)));
+  PSD_ASSIGN_OR_RETURN(const std::shared_ptr<Group> group, Group::Join(*worker, "ranks"));
+  const absl::Status trained = TrainRank(*worker, group, dataset, test);
+  if (!trained.ok()) group->Fail(trained);  // the other ranks need not wait for this one
+  group->Leave();
+  const absl::Status ended = worker->Shutdown();
+  return trained.ok() ? ended : trained;
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ def train(ranks, *arguments):
     clean = {name: value for name, value in os.environ.items() if not name.startswith("PSD_")}
     clean["PATH"] = os.path.abspath("server/daemon") + ":" + clean["PATH"]
     done = subprocess.run([PSCTL, "run", "-n", str(ranks), "--", TRAINER, *arguments], env=clean,
-                          stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=800,
+                          stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600,
                           check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
+#include "client/ddp/buffered_all_reduce.h"
 #include "client/ddp/buffered_data_parallel.h"
 #include "client/psd.h"
 #include "core/base/status.h"
@@ -193,9 +193,13 @@ TEST_F(DataParallelTest, ABackwardWhileGradientsAreAveragedIsAnErrorAndLosesNoth
   // its gradients and waits for the second one.
   const Replica& replica = world_.replicas[0];
   Context context = WithGradients(replica, {Filled({2, 2}, 1), Filled({5}, 1)});
-  const auto reduce = [&](int64_t buffer, const Shape& shape) {
+  BufferedOptions options;
+  options.buffer_elements = 8;
+  const BufferedAllReduce averaging =
+      Must(BufferedAllReduce::Create(world_.groups[1], world_.replicas[1].parameters(), options));
+  const auto reduce = [&](size_t buffer, const Shape& shape) {
     CollectiveOptions call;
-    call.label = absl::StrCat("buffer ", buffer);
+    call.label = averaging.LabelOf(buffer);
     return world_.groups[1]->AllReduce(Filled(shape, 0), Reduction::kSum, call).status();
   };
   world_.OnAll([&](int rank) {
@@ -216,6 +220,25 @@ TEST_F(DataParallelTest, ABackwardWhileGradientsAreAveragedIsAnErrorAndLosesNoth
   // The other rank has means, and must not go on with them.
   const absl::Status told = world_.groups[1]->Barrier();
   EXPECT_THAT(std::string(told.message()), HasSubstr("rank 0 (t0) cannot go on"));
+}
+
+class EqualShapesTest : public DataParallelTest {
+ protected:
+  EqualShapesTest() : DataParallelTest(Model({{4}, {4}})) {}
+};
+
+TEST_F(EqualShapesTest, ZERO_17_RanksThatFreezeDifferentParametersGetAnErrorThatSaysSo) {
+  world_.OnAll([&](int rank) {
+    Replica& replica = world_.replicas[rank];
+    ASSERT_TRUE(replica.SetFrozen(static_cast<size_t>(rank), true).ok());
+    std::vector<Tensor> gradients(2);
+    gradients[static_cast<size_t>(1 - rank)] = Filled({4}, 1);
+    const Context context = WithGradients(replica, gradients);
+    const absl::Status status = ddp_[rank]->AllReduceGradients(context);
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("the ranks differ"));
+    EXPECT_THAT(Elements(Must(replica.Gradients(context))[static_cast<size_t>(1 - rank)]), Each(1));
+  });
 }
 
 class ExpertsTest : public DataParallelTest {

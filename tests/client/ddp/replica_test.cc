@@ -99,5 +99,36 @@ TEST(ReplicaTest, DDP_22_ReplicasThatBeganDifferentlyStaySoUntilTheyAreSynchroni
   for (int rank : {0, 2}) ExpectSameElements(replicas[rank], replicas[1]);
 }
 
+TEST(ReplicaTest, DDP_28_ExpertsStayDifferentWhenReplicasAreSynchronized) {
+  ReplicaWorld world(2, {});
+  std::vector<Replica> replicas;
+  for (int rank = 0; rank < 2; ++rank) {
+    std::vector<ReplicaParameter> parameters = Model({{3}, {3}, {3}});
+    for (ReplicaParameter& each : parameters) each.elements = Wavy({3}, 100.0 * rank);
+    parameters[1].expert = true;
+    replicas.push_back(Must(Replica::Create(*world.world.workers[rank], parameters)));
+  }
+  world.OnAll([&](int rank) {
+    const absl::Status done = replicas[rank].Synchronize(*world.groups[rank], 0);
+    EXPECT_TRUE(done.ok()) << done;
+  });
+  const std::vector<Tensor> elements = Must(replicas[1].Elements());
+  EXPECT_TRUE(SameBits(elements[0], Wavy({3}, 0)));
+  EXPECT_TRUE(SameBits(elements[1], Wavy({3}, 100)));
+  EXPECT_TRUE(SameBits(elements[2], Wavy({3}, 0)));
+}
+
+TEST(ReplicaTest, ZERO_17_ReplicasOfOtherParametersAreNotSynchronized) {
+  ReplicaWorld world(2, {});
+  world.OnAll([&](int rank) {
+    std::vector<ReplicaParameter> parameters = Model({{3}, {3}});
+    if (rank == 1) std::swap(parameters[0], parameters[1]);
+    Replica replica = Must(Replica::Create(*world.world.workers[rank], parameters));
+    const absl::Status status = replica.Synchronize(*world.groups[rank], 0);
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+    EXPECT_THAT(Text(status), HasSubstr("the ranks differ"));
+  });
+}
+
 }  // namespace
 }  // namespace psd

@@ -132,6 +132,15 @@ TEST(ZeroOptionsTest, ZERO_14_WrongArgumentsAreRefusedOnEachRankAlone) {
   EXPECT_THAT(refused(Adam{}, {{{0, 6}, {}}}), HasSubstr("parameter 6"));
   EXPECT_THAT(refused(Adam{}, {{{0}, {{"rl", 1}}}}), HasSubstr("lr"));
   EXPECT_THAT(refused(SparseAdam{}, {{{0}, {}}}), HasSubstr("p0"));
+  std::vector<ReplicaParameter> mixture = Model({{2}, {2}});
+  mixture[0].name = "router";
+  mixture[1].name = "expert";
+  mixture[1].expert = true;
+  EXPECT_THAT(
+      Text(ZeroRedundancyOptimizer::Create(
+               world.groups[0], Must(Replica::Create(*world.world.workers[0], mixture)), Adam{})
+               .status()),
+      HasSubstr("'expert' is an expert, of which each rank has its own"));
   ZeroOptions rounds;
   rounds.settings.mode = UpdateMode::Synchronous(2);
   EXPECT_THAT(refused(Adam{}, {{{0}, {}}}, rounds), HasSubstr("asynchronous"));

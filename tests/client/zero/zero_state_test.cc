@@ -167,6 +167,43 @@ TEST(ZeroStateTest, ZERO_26_ANamedOptimizerGoesOnAfterALoad) {
   EXPECT_EQ(Must(plain.optimizer->Options()).options.at("lr"), 0.25);
 }
 
+TEST(ZeroStateTest, ZERO_26_ParametersThatRequireNoGradAreNotMissedInAPlainOptimizer) {
+  std::vector<ReplicaParameter> model = Model({{5}, {3}, {4}});
+  model[1].requires_grad = false;
+  ZeroWorld ranks(2, model, Adam{});
+  const auto gradients = [&](const Replica& replica, double seed) {
+    std::vector<Tensor> all = Gradients(replica, seed);
+    all[1] = Tensor();
+    return all;
+  };
+  const auto step_all = [&](double seed) {
+    ranks.Step([&](int rank) { return gradients(ranks.replicas[rank], seed); });
+  };
+  step_all(1);
+  PlainTrainer plain(model);
+  plain.optimizer = Must(DistributedOptimizer::Create(
+      *plain.worker, Adam{}, {plain.replica->values()[0], plain.replica->values()[2]}));
+  const absl::Status there = LoadSnapshot(*plain.optimizer, *plain.replica, ranks.Gathered(0));
+  ASSERT_TRUE(there.ok()) << there;
+  std::vector<std::pair<size_t, Tensor>> elements;
+  for (Tensor& each : Must(ranks.replicas[0].Elements()))
+    elements.emplace_back(elements.size(), each);
+  ASSERT_TRUE(plain.replica->Assign(elements).ok());
+  step_all(2);
+  plain.Step(gradients(*plain.replica, 2));
+  ExpectSameElements(ranks.replicas[0], *plain.replica);
+
+  const OptimizerSnapshot back = Must(TakeSnapshot(*plain.optimizer, *plain.replica));
+  ASSERT_EQ(back.groups[0].parameters.size(), 2u);
+  ranks.OnAll([&](int rank) {
+    const absl::Status loaded = ranks.zero[rank]->Load(back);
+    EXPECT_TRUE(loaded.ok()) << loaded;
+  });
+  step_all(3);
+  plain.Step(gradients(*plain.replica, 3));
+  ExpectSameElements(ranks.replicas[1], *plain.replica);
+}
+
 TEST(ZeroStateTest, ASnapshotOfAnOptimizerThatDidNotScaleLeavesTheLossScale) {
   ZeroWorld unscaled(1, Model({{5}}), Adam{});
   unscaled.Step(1);
@@ -230,7 +267,7 @@ TEST(ZeroStateTest, AForeignSnapshotIsRefusedAndChangesNothing) {
   EXPECT_THAT(refused(foreign), HasSubstr("2 groups, not 1"));
   foreign = now;
   foreign.groups[0].parameters.pop_back();
-  EXPECT_THAT(refused(foreign), HasSubstr("1 parameters, not 2"));
+  EXPECT_THAT(refused(foreign), HasSubstr("1 parameters that require grad, not 2"));
   foreign = now;
   std::swap(foreign.groups[0].parameters[0], foreign.groups[0].parameters[1]);
   EXPECT_THAT(refused(foreign), HasSubstr("in the place of 'p0'"));
