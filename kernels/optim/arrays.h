@@ -31,8 +31,28 @@ struct OptimArrays {
   void* state[kMaxOptimStates] = {};
   size_t size = 0;             // elements
   uint64_t first_element = 0;  // the index in the parameter at which this part starts
-  uint64_t rounding_seed = 0;  // for stochastic rounding; differs between parameters
+  // For stochastic rounding: differs between the parameters of an optimizer, and stays the same in
+  // all steps of a parameter.
+  uint64_t rounding_seed = 0;
 };
+
+// Returns the part of `whole`, arrays of a parameter of `type`, that has `size` elements from
+// element `first` of `whole` on. Requires: first is a multiple of kOptimPartElements.
+inline OptimArrays PartOf(const OptimArrays& whole, OptimType type, size_t first, size_t size) {
+  const bool narrow = type == OptimType::kF16 || type == OptimType::kBF16;
+  const size_t state_bytes = first * (type == OptimType::kF64 ? sizeof(double) : sizeof(float));
+  const size_t bytes = narrow ? first * sizeof(uint16_t) : state_bytes;
+  OptimArrays part = whole;
+  part.parameter = static_cast<const std::byte*>(whole.parameter) + bytes;
+  part.next = static_cast<std::byte*>(whole.next) + bytes;
+  part.gradient = static_cast<const std::byte*>(whole.gradient) + bytes;
+  for (void*& state : part.state) {
+    if (state != nullptr) state = static_cast<std::byte*>(state) + state_bytes;
+  }
+  part.size = size;
+  part.first_element += first;
+  return part;
+}
 
 // Parameters of one type that take a step with the same number together. Factors that depend only
 // on the options and the step number are computed once for the whole batch.

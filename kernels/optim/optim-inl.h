@@ -43,15 +43,10 @@ struct GradientTerms {
   double weight_decay = 0;  // weight_decay * parameter is added
 };
 
-// The arrays of one pass, all of the type in which the update is computed.
+// The gradient of an update is factor * gradient + weight_decay * parameter.
 template <typename T>
-struct Streams {
-  const T* parameter;
-  T* next;
-  const T* gradient;
-  T* state[kMaxOptimStates];
-  size_t size;
-  T factor;  // the gradient is multiplied by it
+struct GradientFactors {
+  T factor;
   T weight_decay;
 };
 
@@ -103,27 +98,38 @@ HWY_INLINE void StoreAs(D d, V v, T* to, size_t count) {
   }
 }
 
+// Returns the address of element i of an array of T.
+template <typename T>
+HWY_INLINE const T* At(const void* array, size_t i) {
+  return static_cast<const T*>(array) + i;
+}
+template <typename T>
+HWY_INLINE T* At(void* array, size_t i) {
+  return static_cast<T*>(array) + i;
+}
+
 // Updates the elements of one vector, from index i on: `count` of them for kSome, otherwise all.
+// Requires: all arrays, also those of the parameter, have elements of type T.
 template <Access kAccess, class D, class Update, typename T>
-HWY_INLINE void UpdateVector(D d, const Update& update, const Streams<T>& streams, size_t i,
-                             size_t count) {
+HWY_INLINE void UpdateVector(D d, const Update& update, const GradientFactors<T>& factors,
+                             const OptimArrays& arrays, size_t i, size_t count) {
   constexpr Access kInPlace = kAccess == Access::kSome ? Access::kSome : Access::kCached;
-  const auto parameter = LoadAs<kAccess>(d, streams.parameter + i, count);
-  auto gradient = LoadAs<kAccess>(d, streams.gradient + i, count);
-  gradient = hn::Mul(gradient, hn::Set(d, streams.factor));
+  const auto parameter = LoadAs<kAccess>(d, At<T>(arrays.parameter, i), count);
+  auto gradient = LoadAs<kAccess>(d, At<T>(arrays.gradient, i), count);
+  gradient = hn::Mul(gradient, hn::Set(d, factors.factor));
   // Without decay the parameter must not enter the gradient at all: 0 * infinity is not 0.
-  const auto decay = hn::Set(d, streams.weight_decay);
+  const auto decay = hn::Set(d, factors.weight_decay);
   gradient =
       hn::IfThenElse(hn::Eq(decay, hn::Zero(d)), gradient, hn::MulAdd(parameter, decay, gradient));
   auto state0 = hn::Zero(d), state1 = hn::Zero(d), state2 = hn::Zero(d);
-  if constexpr (Update::kStates > 0) state0 = LoadAs<kAccess>(d, streams.state[0] + i, count);
-  if constexpr (Update::kStates > 1) state1 = LoadAs<kAccess>(d, streams.state[1] + i, count);
-  if constexpr (Update::kStates > 2) state2 = LoadAs<kAccess>(d, streams.state[2] + i, count);
+  if constexpr (Update::kStates > 0) state0 = LoadAs<kAccess>(d, At<T>(arrays.state[0], i), count);
+  if constexpr (Update::kStates > 1) state1 = LoadAs<kAccess>(d, At<T>(arrays.state[1], i), count);
+  if constexpr (Update::kStates > 2) state2 = LoadAs<kAccess>(d, At<T>(arrays.state[2], i), count);
   const auto next = update(d, parameter, gradient, state0, state1, state2);
-  if constexpr (Update::kStates > 0) StoreAs<kInPlace>(d, state0, streams.state[0] + i, count);
-  if constexpr (Update::kStates > 1) StoreAs<kInPlace>(d, state1, streams.state[1] + i, count);
-  if constexpr (Update::kStates > 2) StoreAs<kInPlace>(d, state2, streams.state[2] + i, count);
-  StoreAs<kAccess>(d, next, streams.next + i, count);
+  if constexpr (Update::kStates > 0) StoreAs<kInPlace>(d, state0, At<T>(arrays.state[0], i), count);
+  if constexpr (Update::kStates > 1) StoreAs<kInPlace>(d, state1, At<T>(arrays.state[1], i), count);
+  if constexpr (Update::kStates > 2) StoreAs<kInPlace>(d, state2, At<T>(arrays.state[2], i), count);
+  StoreAs<kAccess>(d, next, At<T>(arrays.next, i), count);
 }
 
 // The distance at which large arrays are prefetched ahead of the loop. By measurement, distances
@@ -132,32 +138,33 @@ inline constexpr size_t kPrefetchBytes = 1024;
 
 // Prefetches the arrays kPrefetchBytes ahead of index i. The addresses may be past the arrays; a
 // prefetch never faults.
-template <class Update, typename T>
-HWY_INLINE void PrefetchAhead(const Streams<T>& streams, size_t i) {
+template <class Update, typename T = typename Update::Number>
+HWY_INLINE void PrefetchAhead(const OptimArrays& arrays, size_t i) {
   const size_t ahead = i + kPrefetchBytes / sizeof(T);
-  hwy::Prefetch(streams.parameter + ahead);
-  hwy::Prefetch(streams.gradient + ahead);
-  for (size_t s = 0; s < Update::kStates; ++s) hwy::Prefetch(streams.state[s] + ahead);
+  hwy::Prefetch(At<T>(arrays.parameter, ahead));
+  hwy::Prefetch(At<T>(arrays.gradient, ahead));
+  for (size_t s = 0; s < Update::kStates; ++s) hwy::Prefetch(At<T>(arrays.state[s], ahead));
 }
 
 // Makes one pass over all arrays. The arguments are passed by value, so that the compiler knows
-// that no store changes them.
+// that no store changes them. Requires: all arrays have elements of type T.
 template <bool kPastCache, class Update, typename T>
-HWY_NOINLINE void SweepStreams(const Update update, const Streams<T> streams) {
+HWY_NOINLINE void SweepWide(const Update update, const GradientFactors<T> factors,
+                            const OptimArrays arrays) {
   const hn::ScalableTag<T> d;
   constexpr Access kAccess = kPastCache ? Access::kPastCache : Access::kCached;
   const size_t lanes = hn::Lanes(d);
   const size_t line = std::max(lanes, kOptimAlignment / sizeof(T));
   size_t i = 0;
-  for (; i + line <= streams.size; i += line) {
-    if constexpr (kPastCache) PrefetchAhead<Update>(streams, i);
+  for (; i + line <= arrays.size; i += line) {
+    if constexpr (kPastCache) PrefetchAhead<Update>(arrays, i);
     for (size_t j = 0; j < line; j += lanes) {
-      UpdateVector<kAccess>(d, update, streams, i + j, lanes);
+      UpdateVector<kAccess>(d, update, factors, arrays, i + j, lanes);
     }
   }
-  for (; i + lanes <= streams.size; i += lanes)
-    UpdateVector<Access::kCached>(d, update, streams, i, lanes);
-  if (i < streams.size) UpdateVector<Access::kSome>(d, update, streams, i, streams.size - i);
+  for (; i + lanes <= arrays.size; i += lanes)
+    UpdateVector<Access::kCached>(d, update, factors, arrays, i, lanes);
+  if (i < arrays.size) UpdateVector<Access::kSome>(d, update, factors, arrays, i, arrays.size - i);
 }
 
 // Returns the gradient multiplied by `factor`, then clamped to +-limit; a NaN stays NaN.
@@ -239,48 +246,44 @@ HWY_INLINE void RoundToNearest(const float* numbers, size_t size, P* rounded) {
     StoreFloats(d, hn::Load(d, numbers + i), rounded + i);
 }
 
-// Updates one part of a parameter that is stored in 16 bits, from element `at` of the arrays on.
-// `part` holds its state and its gradient; the parameter is converted in `scratch`.
+// Updates a part of a parameter that is stored in 16 bits. The numbers of its gradient have been
+// fetched to `scratch`, where the parameter is converted too.
 template <typename P, class Update>
-HWY_INLINE void SweepNarrow(const Update& update, const OptimBatch& batch,
-                            const OptimArrays& arrays, size_t at, Streams<float> part,
-                            bool past_cache, Scratch<float>& scratch) {
-  FetchNumbers(static_cast<const P*>(arrays.parameter) + at, part.size, 1,
+HWY_INLINE void SweepNarrow(const Update& update, const GradientFactors<float>& factors,
+                            const OptimBatch& batch, const OptimArrays& part, bool past_cache,
+                            Scratch<float>& scratch) {
+  FetchNumbers(static_cast<const P*>(part.parameter), part.size, 1,
                std::numeric_limits<double>::infinity(), scratch.parameter);
-  part.parameter = part.next = scratch.parameter;
-  SweepStreams<false>(update, part);
+  OptimArrays wide = part;
+  wide.parameter = wide.next = scratch.parameter;
+  wide.gradient = scratch.gradient;
+  SweepWide<false>(update, factors, wide);
   if (std::is_same_v<P, BFloat16> && batch.stochastic_rounding) {
-    const uint64_t index = (arrays.first_element + at) / kOptimPartElements;
-    RoundAtRandom(scratch.parameter, part.size,
-                  RoundingKey(arrays.rounding_seed, batch.step, index),
+    const uint64_t index = part.first_element / kOptimPartElements;
+    RoundAtRandom(scratch.parameter, part.size, RoundingKey(part.rounding_seed, batch.step, index),
                   reinterpret_cast<BFloat16*>(scratch.rounded));
   } else {
     RoundToNearest(scratch.parameter, part.size, reinterpret_cast<P*>(scratch.rounded));
   }
-  PutElements(scratch.rounded, part.size, past_cache, static_cast<uint16_t*>(arrays.next) + at);
+  PutElements(scratch.rounded, part.size, past_cache, static_cast<uint16_t*>(part.next));
 }
 
-// Updates one array in parts that stay in the first-level cache. This is needed where SweepStreams
+// Updates one array in parts that stay in the first-level cache. This is needed where SweepWide
 // cannot work on the arrays directly: for 16-bit elements, and if gradients are limited.
 template <typename P, class Update, typename T>
-HWY_NOINLINE void SweepParts(const Update& update, const OptimBatch& batch,
-                             const OptimArrays& arrays, const Streams<T>& streams,
-                             bool past_cache) {
+HWY_NOINLINE void SweepParts(const Update& update, const GradientFactors<T>& factors,
+                             const OptimBatch& batch, const OptimArrays& arrays, bool past_cache) {
   Scratch<T> scratch;
-  const auto* gradient = static_cast<const P*>(arrays.gradient);
   for (size_t at = 0; at < arrays.size; at += kOptimPartElements) {
-    Streams<T> part = streams;
-    part.size = std::min(kOptimPartElements, arrays.size - at);
-    FetchNumbers(gradient + at, part.size, batch.gradient_scale, batch.gradient_limit,
-                 scratch.gradient);
-    part.gradient = scratch.gradient;
-    for (size_t s = 0; s < Update::kStates; ++s) part.state[s] += at;
+    OptimArrays part =
+        PartOf(arrays, batch.type, at, std::min(kOptimPartElements, arrays.size - at));
+    FetchNumbers(static_cast<const P*>(part.gradient), part.size, batch.gradient_scale,
+                 batch.gradient_limit, scratch.gradient);
     if constexpr (std::is_same_v<P, T>) {
-      part.parameter = static_cast<const T*>(arrays.parameter) + at;
-      part.next = static_cast<T*>(arrays.next) + at;
-      past_cache ? SweepStreams<true>(update, part) : SweepStreams<false>(update, part);
+      part.gradient = scratch.gradient;
+      past_cache ? SweepWide<true>(update, factors, part) : SweepWide<false>(update, factors, part);
     } else {
-      SweepNarrow<P>(update, batch, arrays, at, part, past_cache, scratch);
+      SweepNarrow<P>(update, factors, batch, part, past_cache, scratch);
     }
   }
 }
@@ -288,20 +291,13 @@ HWY_NOINLINE void SweepParts(const Update& update, const OptimBatch& batch,
 template <typename P, class Update, typename T = typename Update::Number>
 HWY_INLINE void SweepArrays(const Update& update, const GradientTerms& terms,
                             const OptimBatch& batch, const OptimArrays& arrays, bool past_cache) {
-  const T sign = terms.maximize ? T{-1} : T{1};
-  Streams<T> streams = {};
-  for (size_t s = 0; s < Update::kStates; ++s) streams.state[s] = static_cast<T*>(arrays.state[s]);
-  streams.size = arrays.size;
-  streams.weight_decay = static_cast<T>(terms.weight_decay);
+  GradientFactors<T> factors = {terms.maximize ? T{-1} : T{1}, static_cast<T>(terms.weight_decay)};
   if (std::is_same_v<P, T> && batch.gradient_limit == std::numeric_limits<double>::infinity()) {
-    streams.parameter = static_cast<const T*>(arrays.parameter);
-    streams.next = static_cast<T*>(arrays.next);
-    streams.gradient = static_cast<const T*>(arrays.gradient);
-    streams.factor = sign * static_cast<T>(batch.gradient_scale);
-    past_cache ? SweepStreams<true>(update, streams) : SweepStreams<false>(update, streams);
+    factors.factor *= static_cast<T>(batch.gradient_scale);
+    past_cache ? SweepWide<true>(update, factors, arrays)
+               : SweepWide<false>(update, factors, arrays);
   } else {
-    streams.factor = sign;
-    SweepParts<P>(update, batch, arrays, streams, past_cache);
+    SweepParts<P>(update, factors, batch, arrays, past_cache);
   }
 }
 

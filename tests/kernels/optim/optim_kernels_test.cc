@@ -498,11 +498,7 @@ TEST(OptimKernels, StochasticRoundingIsTheSameInParts) {
     for (const size_t from : {size_t{0}, 2 * kOptimPartElements}) {
       arrays = parts.Arrays();
       arrays.rounding_seed = 5;
-      arrays.parameter = parts.parameter.data() + from;
-      arrays.next = parts.next.data() + from;
-      arrays.gradient = parts.gradient.data() + from;
-      arrays.size = std::min(kSize - from, 2 * kOptimPartElements);
-      arrays.first_element = from;
+      arrays = PartOf(arrays, batch.type, from, std::min(kSize - from, 2 * kOptimPartElements));
       Step(options, batch);
     }
     std::vector<uint16_t> bits;
@@ -513,6 +509,33 @@ TEST(OptimKernels, StochasticRoundingIsTheSameInParts) {
     if (first.empty()) first = bits;
     EXPECT_EQ(bits, first);  // the bits are the same on every instruction set
   });
+}
+
+template <typename P>
+void ExpectAPartOfEveryArray() {
+  constexpr size_t kFirst = kOptimPartElements;
+  Numbers<P> run(3 * kFirst);
+  OptimArrays arrays = run.Arrays();
+  arrays.state[2] = nullptr;
+  arrays.rounding_seed = 5;
+  arrays.first_element = kFirst;
+  const OptimArrays part = PartOf(arrays, kType<P>, kFirst, 7);
+  EXPECT_EQ(part.parameter, run.parameter.data() + kFirst);
+  EXPECT_EQ(part.next, run.next.data() + kFirst);
+  EXPECT_EQ(part.gradient, run.gradient.data() + kFirst);
+  EXPECT_EQ(part.state[0], run.state[0].data() + kFirst);
+  EXPECT_EQ(part.state[1], run.state[1].data() + kFirst);
+  EXPECT_EQ(part.state[2], nullptr);
+  EXPECT_EQ(part.size, 7u);
+  EXPECT_EQ(part.first_element, 2 * kFirst);
+  EXPECT_EQ(part.rounding_seed, 5u);
+}
+
+TEST(OptimArrays, APartIsTakenOfEveryArray) {
+  ExpectAPartOfEveryArray<float>();
+  ExpectAPartOfEveryArray<double>();
+  ExpectAPartOfEveryArray<Half>();
+  ExpectAPartOfEveryArray<BFloat16>();
 }
 
 TEST(OptimRounding, KeysDiffer) {
