@@ -12,7 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/types/span.h"
 #include "bench/floors.h"
 #include "bench/job.h"
 #include "bench/stats.h"
@@ -25,6 +24,7 @@
 #include "core/optim/options/optimizer_registry.h"
 #include "core/optim/options/option_groups.h"
 #include "core/optim/owner/step_sweep.h"
+#include "kernels/optim/arrays.h"
 
 namespace psd::bench {
 namespace {
@@ -56,15 +56,21 @@ class Parameters {
   }
 
   absl::Status Step(const optim::FunctionalOptimizer& optimizer) {
-    optimizer.ApplyAll(Begin());
+    const std::vector<kernels::OptimArrays> all = Begin();
+    kernels::OptimBatch batch;
+    batch.step = step_;
+    batch.arrays = all.data();
+    batch.count = all.size();
+    optimizer.Apply(/*device=*/nullptr, batch);
     Publish();
     return absl::OkStatus();
   }
 
   // Steps all parameters as an owner does, with its helpers.
   absl::Status Step(const optim::FunctionPtr& optimizer, const Helpers& helpers) {
-    optim::StepSweep sweep({&optimizer, 1}, parameters_.size());
-    for (const optim::StepArrays& arrays : Begin()) sweep.Add(0, arrays);
+    optim::StepSweep sweep({&optimizer, 1}, {}, parameters_.size());
+    for (const kernels::OptimArrays& arrays : Begin())
+      sweep.Add(0, /*device=*/nullptr, DType::kF32, step_, arrays);
     PSD_RETURN_IF_ERROR(sweep.Run(helpers));
     Publish();
     return absl::OkStatus();
@@ -94,18 +100,17 @@ class Parameters {
     std::vector<std::byte*> state_data;
   };
 
-  std::vector<optim::StepArrays> Begin() {
-    std::vector<optim::StepArrays> all;
+  std::vector<kernels::OptimArrays> Begin() {
+    std::vector<kernels::OptimArrays> all;
     all.reserve(parameters_.size());
     ++step_;
     for (One& one : parameters_) {
-      optim::StepArrays& arrays = all.emplace_back();
+      kernels::OptimArrays& arrays = all.emplace_back();
       arrays.parameter = one.current->data();
       arrays.next = one.next->data();
       arrays.gradient = one.gradient->data();
-      arrays.state = absl::MakeConstSpan(one.state_data);
-      arrays.elements = static_cast<int64_t>(floats_);
-      arrays.step = step_;
+      std::copy(one.state_data.begin(), one.state_data.end(), arrays.state);
+      arrays.size = floats_;
     }
     return all;
   }

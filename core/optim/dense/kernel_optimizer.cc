@@ -11,41 +11,9 @@
 namespace psd::optim {
 namespace {
 
-static_assert(kPartElements == kernels::kOptimPartElements);
-
-// The most arrays in one kernel call. They are gathered on the stack.
+// The most arrays in one kernel call. A kernel decides for all arrays of a call together whether it
+// writes past the caches, so a call should not have so many small ones that they fill the caches.
 constexpr size_t kBatchArrays = 64;
-
-kernels::OptimType KernelType(DType dtype) {
-  switch (dtype) {
-    case DType::kF64:
-      return kernels::OptimType::kF64;
-    case DType::kF16:
-      return kernels::OptimType::kF16;
-    case DType::kBF16:
-      return kernels::OptimType::kBF16;
-    default:
-      return kernels::OptimType::kF32;
-  }
-}
-
-// Whether one kernel call can step both arrays.
-bool SameBatch(const StepArrays& a, const StepArrays& b) {
-  return a.device == b.device && a.dtype == b.dtype && a.step == b.step &&
-         a.gradient_scale == b.gradient_scale && a.gradient_limit == b.gradient_limit;
-}
-
-kernels::OptimArrays KernelArrays(const StepArrays& from) {
-  kernels::OptimArrays arrays;
-  arrays.parameter = from.parameter;
-  arrays.next = from.next;
-  arrays.gradient = from.gradient;
-  std::copy(from.state.begin(), from.state.end(), arrays.state);
-  arrays.size = static_cast<size_t>(from.elements);
-  arrays.first_element = static_cast<uint64_t>(from.first_element);
-  arrays.rounding_seed = from.rounding_seed;
-  return arrays;
-}
 
 class KernelOptimizer : public FunctionalOptimizer {
  public:
@@ -86,22 +54,13 @@ class KernelOptimizer : public FunctionalOptimizer {
     return NotOnDevice(spec_.type, device);
   }
 
-  void Apply(const StepArrays& arrays) const override { ApplyAll({&arrays, 1}); }
-
-  void ApplyAll(absl::Span<const StepArrays> all) const override {
-    kernels::OptimArrays arrays[kBatchArrays];
-    for (size_t i = 0; i < all.size();) {
-      const StepArrays& first = all[i];
-      kernels::OptimBatch batch;
-      batch.type = KernelType(first.dtype);
-      batch.step = first.step;
-      batch.arrays = arrays;
-      batch.gradient_scale = first.gradient_scale;
-      batch.gradient_limit = first.gradient_limit;
-      batch.stochastic_rounding = stochastic_rounding_;
-      for (; i < all.size() && batch.count < kBatchArrays && SameBatch(first, all[i]); ++i)
-        arrays[batch.count++] = KernelArrays(all[i]);
-      kernel_.run(first.device, batch);
+  void Apply(Device* device, const kernels::OptimBatch& batch) const override {
+    kernels::OptimBatch call = batch;
+    call.stochastic_rounding = stochastic_rounding_;
+    for (size_t first = 0; first < batch.count; first += kBatchArrays) {
+      call.arrays = batch.arrays + first;
+      call.count = std::min(kBatchArrays, batch.count - first);
+      kernel_.run(device, call);
     }
   }
 

@@ -34,7 +34,7 @@ struct RowArrays {
   absl::Span<std::byte* const> state;  // one per slot, updated in place
   DType dtype = DType::kF32;           // f32 or f64
   int64_t step = 1;                    // counted for the table: 1, 2, …
-  double gradient_scale = 1;           // as in StepArrays, for the summed gradient of a row
+  double gradient_scale = 1;           // as in OptimBatch, for the summed gradient of a row
   double gradient_limit = std::numeric_limits<double>::infinity();
 };
 

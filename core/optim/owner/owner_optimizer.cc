@@ -6,9 +6,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
+#include "core/optim/functional/row_optimizer.h"
 #include "core/optim/owner/parameter_groups.h"
 #include "core/optim/owner/step_batch.h"
 #include "core/optim/owner/step_sweep.h"
+#include "kernels/optim/arrays.h"
 
 namespace psd::optim {
 namespace {
@@ -329,40 +331,41 @@ absl::Status OwnerOptimizer::RunKernelsWhere(store::Changing changing, const Ste
                                              absl::Span<const Parameter::Write> writes,
                                              bool on_devices) {
   const StepPlan& plan = *change.plan;
-  StepArrays common;
-  common.gradient_scale = change.terms.gradient_scale;
-  common.gradient_limit = change.terms.gradient_limit;
-  StepSweep sweep(change.functions, plan.indices.size());
+  StepSweep sweep(change.functions, change.terms, plan.indices.size());
   struct Alone {  // a parameter that the sweep does not step
     size_t number;
-    StepArrays arrays;
+    RowArrays rows;
   };
   std::vector<Alone> alone;
   auto write = writes.begin();
   for (size_t i = 0; i < plan.indices.size(); ++i) {
     const size_t index = plan.indices[i];
-    StepArrays arrays = common;
+    kernels::OptimArrays arrays;
     arrays.rounding_seed = change.rounding_seeds[i];
-    if (table_.versions(index) != nullptr) {
-      arrays.parameter = write->current;
-      arrays.next = write->spare;
-      ++write;
-    }
+    Parameter::Write versions;
+    if (table_.versions(index) != nullptr) versions = *write++;
+    arrays.parameter = versions.current;
+    arrays.next = versions.spare;
     SteppedParameter& parameter = table_[index];
     if (has_devices_ && (parameter.device() != nullptr) != on_devices) continue;
     PSD_ASSIGN_OR_RETURN(const bool begun,
                          parameter.BeginStep(changing, plan.gradients[i], arrays));
     if (begun) {
-      sweep.Add(parameter.group(), arrays);
+      sweep.Add(parameter.group(), parameter.device(), parameter.dtype(), parameter.steps(),
+                arrays);
     } else {
-      alone.push_back({i, arrays});
+      RowArrays& rows = alone.emplace_back(Alone{i, {}}).rows;
+      rows.table = versions.current;
+      rows.next = versions.spare;
+      rows.gradient_scale = change.terms.gradient_scale;
+      rows.gradient_limit = change.terms.gradient_limit;
     }
   }
   for (const Alone& each : alone) {
     SteppedParameter& parameter = table_[plan.indices[each.number]];
-    const FunctionalOptimizer& function = *change.functions[parameter.group()];
+    const RowOptimizer& function = *change.functions[parameter.group()]->rows();
     PSD_RETURN_IF_ERROR(
-        parameter.Apply(changing, function, plan.gradients[each.number], each.arrays));
+        parameter.ApplyRows(changing, function, plan.gradients[each.number], each.rows));
   }
   return sweep.Run(helpers_);
 }

@@ -8,12 +8,16 @@
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "core/base/device.h"
 #include "core/base/parallel_for.h"
 #include "core/optim/functional/functional_optimizer.h"
 #include "core/optim/options/option_groups.h"
+#include "core/optim/steps/step_request.h"
+#include "core/tensor/dtype.h"
+#include "kernels/optim/arrays.h"
 
 namespace psd::optim {
 
@@ -21,21 +25,20 @@ namespace psd::optim {
 // millisecond, several times the cost of waking another thread. A step with fewer elements than two
 // such pieces runs on the calling thread alone.
 inline constexpr int64_t kPieceElements = 256 * 1024;
-static_assert(kPieceElements % kPartElements == 0);
+static_assert(kPieceElements % kernels::kOptimPartElements == 0);
 
 // Confined to the thread of the step.
 class StepSweep {
  public:
   // `functions` has the function of each group, by the group's number, and must outlive Run.
   // `parameters` is the expected number of arrays.
-  StepSweep(absl::Span<const FunctionPtr> functions, size_t parameters);
+  StepSweep(absl::Span<const FunctionPtr> functions, const StepTerms& terms, size_t parameters);
 
-  // Adds the arrays of a whole parameter of `group`. They must outlive Run.
-  void Add(size_t group, const StepArrays& arrays) {
-    groups_[group].arrays.push_back(arrays);
-    if (arrays.device != nullptr) devices_.insert(arrays.device);
-    elements_ += arrays.elements;
-  }
+  // Adds the arrays of a whole parameter of `group`, which is on `device` (null for the CPU) and
+  // takes its step number `step`. The arrays must outlive Run. Neighbours with equal device, dtype
+  // and step number are stepped by one call.
+  void Add(size_t group, Device* device, DType dtype, int64_t step,
+           const kernels::OptimArrays& arrays);
 
   // Applies everything that was added, on this thread and on `helpers`, and returns when all of it
   // is done. The result does not depend on the number of helpers.
@@ -43,14 +46,33 @@ class StepSweep {
   absl::Status Run(const Helpers& helpers) const;
 
  private:
-  struct Group {
+  // One call of a function.
+  struct Call {
+    Device* device;
+    kernels::OptimBatch batch;  // without the address of its arrays
+  };
+  // What one thread does with one function at a time.
+  struct Work {
     const FunctionalOptimizer* function;
-    std::vector<StepArrays> arrays;
+    std::vector<kernels::OptimArrays> arrays = {};
+    absl::InlinedVector<Call, 1> calls = {};  // in the order of their arrays
+    size_t elements = 0;
+
+    // Adds arrays to the last call if it is like `call`, or else to a new call like `call`.
+    void Add(const Call& call, const kernels::OptimArrays& added);
+    void Run() const;
   };
   void RunKernels(const Helpers& helpers) const;
+  // Divides the work for several threads: small arrays share a piece, and large ones are cut at
+  // multiples of kOptimPartElements.
+  std::vector<Work> Pieces() const;
+  // Adds arrays to the last piece, and to new ones when it is full.
+  static void AddToPieces(const FunctionalOptimizer& function, const Call& call,
+                          const kernels::OptimArrays& arrays, std::vector<Work>& pieces);
 
-  std::vector<Group> groups_;
-  int64_t elements_ = 0;
+  Call call_ = {};            // for the arrays that are added now
+  std::vector<Work> groups_;  // one for each group
+  size_t elements_ = 0;
   absl::flat_hash_set<Device*> devices_;  // the devices other than the CPU
 };
 

@@ -18,8 +18,8 @@
 
 namespace psd::optim {
 
-// The gradients of one step, prepared for SteppedParameter::Apply: one for each parameter, sorted
-// by parameter.
+// The gradients of one step, prepared for SteppedParameter::BeginStep: one for each parameter,
+// sorted by parameter.
 struct StepPlan {
   std::vector<ParameterGradient> gradients;
   std::vector<size_t> indices;  // each gradient's parameter, as its index in the table; ascending
@@ -48,7 +48,7 @@ class ParameterTable {
   }
 
   // Finds the parameters of `gradients` (any order), checks each gradient and prepares it for
-  // Apply. `keeper` keeps borrowed gradients alive for as long as the plan lives.
+  // BeginStep. `keeper` keeps borrowed gradients alive for as long as the plan lives.
   // Errors: INVALID_ARGUMENT (a gradient for a parameter that the table does not have, two
   // gradients for one parameter, or a gradient that does not fit), RESOURCE_EXHAUSTED.
   absl::StatusOr<StepPlan> Plan(std::vector<ParameterGradient> gradients,
@@ -57,8 +57,8 @@ class ParameterTable {
   // Returns a plan whose gradients are the sums of those of `a` and `b`. A gradient that only one
   // of them has is taken as it is. Errors: RESOURCE_EXHAUSTED.
   absl::StatusOr<StepPlan> Sum(StepPlan a, StepPlan b) const;
-  // Brings sums into the form that SumOfSquares and Apply take; see SteppedParameter::Round. Must
-  // be called when all plans have been added. Errors: RESOURCE_EXHAUSTED.
+  // Brings sums into the form that SumOfSquares and BeginStep take; see SteppedParameter::Round.
+  // Must be called when all plans have been added. Errors: RESOURCE_EXHAUSTED.
   absl::Status Round(StepPlan& sum) const;
 
   // Returns the sum of the squares of all elements of all gradients, which clipping by norm and

@@ -9,7 +9,6 @@
 #include "core/base/device.h"
 #include "core/base/remedy.h"
 #include "core/base/status.h"
-#include "core/optim/functional/row_optimizer.h"
 #include "core/optim/rows/row_batches.h"
 #include "core/tensor/ops/cast.h"
 #include "core/tensor/ops/sum.h"
@@ -67,13 +66,12 @@ absl::Status MakeDense(ParameterGradient& gradient) {
 
 class DenseParameter : public SteppedParameter {
  public:
-  // Requires: the entry's parameter has been acquired for steps.
-  DenseParameter(store::EntryPtr entry, size_t group, const FunctionalOptimizer& function)
-      : SteppedParameter(std::move(entry), group),
-        parameter_(*this->entry()->parameter),
+  // Requires: `parameter` is the entry's and has been acquired for steps.
+  DenseParameter(store::EntryPtr entry, size_t group, store::Parameter& parameter,
+                 const FunctionalOptimizer& function)
+      : SteppedParameter(std::move(entry), group, parameter.dtype(), parameter.device()),
+        parameter_(parameter),
         shape_(parameter_.shape()),
-        dtype_(parameter_.dtype()),
-        device_(parameter_.device()),
         elements_(shape_.NumElements()),
         sparse_status_(CheckSparse(function)),
         sparse_moves_all_(function.rows() != nullptr && function.rows()->MovesWithoutGradient()),
@@ -81,22 +79,21 @@ class DenseParameter : public SteppedParameter {
   ~DenseParameter() override { parameter_.ReleaseFromSteps(); }
 
   absl::Status Init(const FunctionalOptimizer& function) {
-    PSD_ASSIGN_OR_RETURN(blocks_,
-                         AllocateState(function.Slots(dtype_), static_cast<size_t>(elements_),
-                                       parameter_.allocator()));
-    if (device_ != nullptr) {
+    const std::vector<StateSlot> slots = function.Slots(dtype());
+    PSD_CHECK(slots.size() <= kernels::kMaxOptimStates, "no optimizer has more arrays of state");
+    PSD_ASSIGN_OR_RETURN(
+        blocks_, AllocateState(slots, static_cast<size_t>(elements_), parameter_.allocator()));
+    if (device() != nullptr) {
       PSD_ASSIGN_OR_RETURN(gradient_, parameter_.allocator().Allocate(Bytes()));
     }
     for (const StateBlock& each : blocks_) state_.push_back(each.block->data());
     return absl::OkStatus();
   }
 
-  DType dtype() const override { return dtype_; }
   store::Parameter* versions() const override { return &parameter_; }
   uint64_t version() const override { return parameter_.version(); }
-  Device* device() const override { return device_; }
   absl::Status CheckOptions(const FunctionalOptimizer& function) const override {
-    return function.CheckDType(dtype_);
+    return function.CheckDType(dtype());
   }
 
   absl::Status Prepare(ParameterGradient& gradient) const override;
@@ -107,44 +104,23 @@ class DenseParameter : public SteppedParameter {
 
   // A step writes a whole new version, even if its gradient has only a few rows.
   int64_t StepElements(const ParameterGradient& /*gradient*/) const override { return elements_; }
-  absl::Status Apply(store::Changing changing, const FunctionalOptimizer& function,
-                     const ParameterGradient& gradient, StepArrays arrays) override;
   absl::StatusOr<bool> BeginStep(store::Changing, const ParameterGradient& gradient,
-                                 StepArrays& arrays) override {
-    if (gradient.rows != nullptr) return false;
-    arrays.gradient = gradient.gradient->raw_data();
-    if (device_ != nullptr) {
-      PSD_RETURN_IF_ERROR(device_->CopyIn(gradient_->data(), arrays.gradient, Bytes()));
-      arrays.gradient = gradient_->data();
-    }
-    Begin(arrays);
-    return true;
-  }
+                                 kernels::OptimArrays& arrays) override;
+  absl::Status ApplyRows(store::Changing, const RowOptimizer& function,
+                         const ParameterGradient& gradient, RowArrays rows) override;
 
   std::vector<StateArray> state() const override { return StateArrays(blocks_); }
 
  private:
-  // Counts the step, and sets all fields that the caller has not set, except the gradient.
-  void Begin(StepArrays& arrays) {
-    arrays.state = absl::MakeConstSpan(state_);
-    arrays.device = device_;
-    arrays.elements = elements_;
-    arrays.dtype = dtype_;
-    arrays.step = NextStep();
-  }
-  void ApplySparse(const RowOptimizer& function, const SparseGradient& gradient,
-                   const StepArrays& arrays);
   absl::Status PrepareSparse(ParameterGradient& gradient) const;
-  size_t Bytes() const { return static_cast<size_t>(elements_) * ItemSize(dtype_); }
+  size_t Bytes() const { return static_cast<size_t>(elements_) * ItemSize(dtype()); }
 
   store::Parameter& parameter_;  // the entry's
   const Shape shape_;
-  const DType dtype_;
-  Device* const device_;  // the parameter's; null for the host
   const int64_t elements_;
   absl::InlinedVector<std::byte*, 3> state_;  // the blocks' data
   std::vector<StateBlock> blocks_;
-  // Where each step puts its gradient, in the memory of device_; null on the host. Not shared.
+  // Where each step puts its gradient, in the memory of device(); null on the host. Not shared.
   std::shared_ptr<Block> gradient_;
   const absl::Status sparse_status_;  // whether the optimizer's type takes sparse gradients
   // Whether a step also moves rows without a gradient. Then sparse gradients are made dense.
@@ -155,11 +131,11 @@ class DenseParameter : public SteppedParameter {
 absl::Status DenseParameter::Prepare(ParameterGradient& gradient) const {
   const Tensor& given = *gradient.gradient;
   if (!given.defined() && !gradient.sparse.empty()) return PrepareSparse(gradient);
-  const bool fits = given.defined() && gradient.rounds_to.value_or(given.dtype()) == dtype_ &&
+  const bool fits = given.defined() && gradient.rounds_to.value_or(given.dtype()) == dtype() &&
                     given.shape() == shape_;
   if (!fits) {
     return absl::InvalidArgumentError(absl::StrCat("the gradient for ", entry()->Label(),
-                                                   " must be ", DTypeName(dtype_),
+                                                   " must be ", DTypeName(dtype()),
                                                    shape_.ToString(), ", not ", given.ToString()));
   }
   if (given.OnHost() && given.IsContiguous()) return absl::OkStatus();
@@ -169,8 +145,8 @@ absl::Status DenseParameter::Prepare(ParameterGradient& gradient) const {
 }
 
 absl::Status DenseParameter::PrepareSparse(ParameterGradient& gradient) const {
-  if (device_ != nullptr)
-    return NotOnDevice(absl::StrCat("a sparse gradient for ", entry()->Label()), device_);
+  if (device() != nullptr)
+    return NotOnDevice(absl::StrCat("a sparse gradient for ", entry()->Label()), device());
   PSD_RETURN_IF_ERROR(Annotate(sparse_status_, entry()->Label()));
   if (dtype() != DType::kF32 && dtype() != DType::kF64) {
     return WithRemedy(
@@ -179,9 +155,9 @@ absl::Status DenseParameter::PrepareSparse(ParameterGradient& gradient) const {
         "give a dense one");
   }
   for (const SparseTensor& part : gradient.sparse) {
-    if (part.shape() == shape_ && part.dtype() == dtype_) continue;
+    if (part.shape() == shape_ && part.dtype() == dtype()) continue;
     return absl::InvalidArgumentError(absl::StrCat("the gradient for ", entry()->Label(),
-                                                   " must be ", DTypeName(dtype_),
+                                                   " must be ", DTypeName(dtype()),
                                                    shape_.ToString(), ", not ", part.ToString()));
   }
   PSD_ASSIGN_OR_RETURN(gradient.rows, GroupEntries(gradient.sparse));
@@ -205,47 +181,51 @@ absl::StatusOr<ParameterGradient> DenseParameter::Sum(const ParameterGradient& a
   PSD_RETURN_IF_ERROR(MakeDense(dense_a));
   PSD_RETURN_IF_ERROR(MakeDense(dense_b));
   // The dense gradient in f32 goes first: a sum may be in f32 although the parameter is not.
-  if (dense_b.gradient->dtype() != dtype_) std::swap(dense_a, dense_b);
+  if (dense_b.gradient->dtype() != dtype()) std::swap(dense_a, dense_b);
   PSD_ASSIGN_OR_RETURN(sum.gradient, ops::AddToSum(*dense_a.gradient, *dense_b.gradient));
   return sum;
 }
 
 absl::Status DenseParameter::Round(ParameterGradient& sum) const {
-  if (!sum.gradient->defined() || sum.gradient->dtype() == dtype_) return absl::OkStatus();
-  PSD_ASSIGN_OR_RETURN(sum.gradient, ops::Cast(*sum.gradient, dtype_));
+  if (!sum.gradient->defined() || sum.gradient->dtype() == dtype()) return absl::OkStatus();
+  PSD_ASSIGN_OR_RETURN(sum.gradient, ops::Cast(*sum.gradient, dtype()));
   return absl::OkStatus();
 }
 
-absl::Status DenseParameter::Apply(store::Changing, const FunctionalOptimizer& function,
-                                   const ParameterGradient& gradient, StepArrays arrays) {
-  Begin(arrays);
-  ApplySparse(*function.rows(), *gradient.rows, arrays);
-  return absl::OkStatus();
+absl::StatusOr<bool> DenseParameter::BeginStep(store::Changing, const ParameterGradient& gradient,
+                                               kernels::OptimArrays& arrays) {
+  if (gradient.rows != nullptr) return false;
+  arrays.gradient = gradient.gradient->raw_data();
+  if (device() != nullptr) {
+    PSD_RETURN_IF_ERROR(
+        device()->CopyIn(gradient_->data(), gradient.gradient->raw_data(), Bytes()));
+    arrays.gradient = gradient_->data();
+  }
+  std::copy(state_.begin(), state_.end(), arrays.state);
+  arrays.size = static_cast<size_t>(elements_);
+  NextStep();
+  return true;
 }
 
 // Copies the old version, then replaces the rows that have a gradient.
-void DenseParameter::ApplySparse(const RowOptimizer& function, const SparseGradient& gradient,
-                                 const StepArrays& arrays) {
-  const size_t row_bytes = RowBytes(parameter_);
-  const auto bytes = static_cast<size_t>(arrays.elements) * ItemSize(arrays.dtype);
-  if (arrays.next != arrays.parameter && bytes > 0)
-    std::memcpy(arrays.next, arrays.parameter, bytes);
-  RowArrays rows;
-  rows.table = arrays.parameter;
+absl::Status DenseParameter::ApplyRows(store::Changing, const RowOptimizer& function,
+                                       const ParameterGradient& gradient, RowArrays rows) {
+  std::byte* const next = rows.next;
+  if (next != rows.table && elements_ > 0) std::memcpy(next, rows.table, Bytes());
   rows.width = static_cast<size_t>(shape_[1]);
-  rows.gradients = gradient.entries.values().raw_data();
-  rows.state = arrays.state;
-  rows.dtype = arrays.dtype;
-  rows.step = arrays.step;
-  rows.gradient_scale = arrays.gradient_scale;
-  rows.gradient_limit = arrays.gradient_limit;
-  batches_.Step(function, gradient.groups, rows,
-                [&](absl::Span<const int64_t> ids, const std::byte* next) {
+  rows.gradients = gradient.rows->entries.values().raw_data();
+  rows.state = absl::MakeConstSpan(state_);
+  rows.dtype = dtype();
+  rows.step = NextStep();
+  const size_t row_bytes = RowBytes(parameter_);
+  batches_.Step(function, gradient.rows->groups, rows,
+                [&](absl::Span<const int64_t> ids, const std::byte* changed) {
                   for (size_t i = 0; i < ids.size(); ++i) {
-                    std::memcpy(arrays.next + static_cast<size_t>(ids[i]) * row_bytes,
-                                next + i * row_bytes, row_bytes);
+                    std::memcpy(next + static_cast<size_t>(ids[i]) * row_bytes,
+                                changed + i * row_bytes, row_bytes);
                   }
                 });
+  return absl::OkStatus();
 }
 
 double DenseParameter::SumOfSquares(const ParameterGradient& gradient) const {
@@ -307,8 +287,9 @@ absl::Status CheckDenseParameter(const store::Entry& entry, const FunctionalOpti
 
 absl::StatusOr<std::unique_ptr<SteppedParameter>> NewDenseParameter(
     store::EntryPtr entry, size_t group, const FunctionalOptimizer& function) {
-  PSD_RETURN_IF_ERROR(entry->parameter->AcquireForSteps());
-  auto parameter = std::make_unique<DenseParameter>(std::move(entry), group, function);
+  store::Parameter& versions = *entry->parameter;
+  PSD_RETURN_IF_ERROR(versions.AcquireForSteps());
+  auto parameter = std::make_unique<DenseParameter>(std::move(entry), group, versions, function);
   PSD_RETURN_IF_ERROR(parameter->Init(function));
   return std::unique_ptr<SteppedParameter>(std::move(parameter));
 }

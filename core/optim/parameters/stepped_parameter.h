@@ -21,6 +21,7 @@
 #include "core/base/memory_budget.h"
 #include "core/base/small_object.h"
 #include "core/optim/functional/functional_optimizer.h"
+#include "core/optim/functional/row_optimizer.h"
 #include "core/optim/parameters/kept_tensor.h"
 #include "core/optim/rows/sparse_gradient.h"
 #include "core/store/changing.h"
@@ -29,6 +30,7 @@
 #include "core/tensor/dtype.h"
 #include "core/tensor/sparse_tensor.h"
 #include "core/tensor/tensor.h"
+#include "kernels/optim/arrays.h"
 
 namespace psd::optim {
 
@@ -60,12 +62,14 @@ struct StateArray {
   Device* device = nullptr;  // null for the host
 };
 
-// A parameter with its state. BeginStep, Apply, AbandonStep, StateReplaced, steps and set_steps
+// A parameter with its state. BeginStep, ApplyRows, AbandonStep, StateReplaced, steps and set_steps
 // require the write claims of the optimizer and of the parameter. All other functions are
 // thread-safe.
 class SteppedParameter : public SmallObject {
  public:
-  SteppedParameter(store::EntryPtr entry, size_t group) : entry_(std::move(entry)), group_(group) {}
+  // `device` is the parameter's; null for the host.
+  SteppedParameter(store::EntryPtr entry, size_t group, DType dtype, Device* device)
+      : entry_(std::move(entry)), group_(group), device_(device), dtype_(dtype) {}
   virtual ~SteppedParameter() = default;
   SteppedParameter(const SteppedParameter&) = delete;
   SteppedParameter& operator=(const SteppedParameter&) = delete;
@@ -73,55 +77,56 @@ class SteppedParameter : public SmallObject {
   const store::EntryPtr& entry() const { return entry_; }
   GlobalId id() const { return entry_->id; }
   size_t group() const { return group_; }
-  virtual DType dtype() const = 0;
+  DType dtype() const { return dtype_; }
+  // The device that holds it; null for the host.
+  Device* device() const { return device_; }
 
   // The versioned parameter, of which a step writes a new version. Null for rows, which are updated
   // in place.
   virtual store::Parameter* versions() const = 0;
   // The number of the current version.
   virtual uint64_t version() const = 0;
-  // The device that holds it; null for the host.
-  virtual Device* device() const = 0;
 
   // Checks that `function`, which has other options than the function with which this object was
   // created, can step it. Errors: INVALID_ARGUMENT naming the option.
   virtual absl::Status CheckOptions(const FunctionalOptimizer& function) const = 0;
-  // Checks a gradient and brings it into the form that Apply takes, or that Round takes if it is a
-  // sum that is not rounded yet. A prepared gradient is on the host, wherever the parameter is.
-  // Needs no claim.
-  // Errors: INVALID_ARGUMENT naming the expected and the given shape and dtype; RESOURCE_EXHAUSTED
-  // when there is no memory to bring a gradient to the host, to make a strided one contiguous or a
-  // sparse one dense; those of the gradient's device.
+  // Checks a gradient and brings it into the form that BeginStep takes, or that Round takes if it
+  // is a sum that is not rounded yet. A prepared gradient is on the host, wherever the parameter
+  // is. Needs no claim. Errors: INVALID_ARGUMENT naming the expected and the given shape and dtype;
+  // RESOURCE_EXHAUSTED when there is no memory to bring a gradient to the host, to make a strided
+  // one contiguous or a sparse one dense; those of the gradient's device.
   virtual absl::Status Prepare(ParameterGradient& gradient) const = 0;
   // Returns the sum of two prepared gradients, or of a sum and a gradient, and modifies neither.
   // See ReadVersion for the version of a sum. A sum of f16 or bf16 gradients is kept in f32 until
   // Round. Errors: RESOURCE_EXHAUSTED.
   virtual absl::StatusOr<ParameterGradient> Sum(const ParameterGradient& a,
                                                 const ParameterGradient& b) const = 0;
-  // Brings a sum into the form of a prepared gradient. Must be called once, before Apply. Changes
-  // nothing else. Errors: RESOURCE_EXHAUSTED.
+  // Brings a sum into the form of a prepared gradient. Must be called once, before BeginStep.
+  // Changes nothing else. Errors: RESOURCE_EXHAUSTED.
   virtual absl::Status Round(ParameterGradient& /*sum*/) const { return absl::OkStatus(); }
   // Returns the sum of the squares of all elements of a prepared gradient. The result is not finite
   // if an element is not finite.
   virtual double SumOfSquares(const ParameterGradient& gradient) const = 0;
 
   // Returns how many elements a step with a prepared gradient reads or writes, which may be far
-  // more than the gradient has. Requires the same claims as Apply.
+  // more than the gradient has. Requires the same claims as BeginStep.
   virtual int64_t StepElements(const ParameterGradient& gradient) const = 0;
 
-  // Begins one step with a prepared gradient. The caller has set in `arrays` what the whole step
-  // has in common (scale and limit of the gradient) and, for a parameter with versions, the version
-  // to read and the one to write. If the caller is to run the kernel, this puts the gradient where
-  // the parameter lives, completes `arrays` and returns true; the caller then passes them, with
-  // those of other parameters, to FunctionalOptimizer::ApplyAll. If it returns false, the caller
-  // calls Apply. All that the step allocates is allocated here, and nothing that a reader can see
-  // is written. Errors: RESOURCE_EXHAUSTED and those of the device; on the host none.
+  // Begins one step with a prepared gradient. For a parameter with versions, the caller has set in
+  // `arrays` the version to read, the version to write and the rounding seed. If the caller is to
+  // run the kernel, this puts the gradient where the parameter lives, completes `arrays`, counts
+  // the step and returns true; the caller then passes `arrays`, with those of other parameters, to
+  // FunctionalOptimizer::Apply. If this returns false, the caller calls ApplyRows. All that the
+  // step allocates is allocated here, and nothing that a reader can see is written. Errors:
+  // RESOURCE_EXHAUSTED and those of the device; on the host none.
   virtual absl::StatusOr<bool> BeginStep(store::Changing, const ParameterGradient& gradient,
-                                         StepArrays& arrays) = 0;
-  // Applies the step that BeginStep has begun and left to this function, with the same arguments.
-  // Errors: those of the device; on the host none.
-  virtual absl::Status Apply(store::Changing, const FunctionalOptimizer& function,
-                             const ParameterGradient& gradient, StepArrays arrays) = 0;
+                                         kernels::OptimArrays& arrays) = 0;
+  // Counts and applies the step that BeginStep has begun and left to this function. The caller has
+  // set in `rows` the gradient's scale and limit and, for a parameter with versions, the version to
+  // read (`table`) and the version to write (`next`). Errors: those of the device; on the host
+  // none.
+  virtual absl::Status ApplyRows(store::Changing, const RowOptimizer& function,
+                                 const ParameterGradient& gradient, RowArrays rows) = 0;
   // Ends a step that may have begun and was not applied. `steps` is the count from before it.
   virtual void AbandonStep(store::Changing changing, int64_t steps) { set_steps(changing, steps); }
 
@@ -140,6 +145,8 @@ class SteppedParameter : public SmallObject {
  private:
   const store::EntryPtr entry_;
   const size_t group_;  // the number of its group in the optimizer
+  Device* const device_;
+  const DType dtype_;
   int64_t steps_ = 0;
 };
 

@@ -18,6 +18,7 @@
 #include "core/store/changing.h"
 #include "core/store/rows.h"
 #include "core/tensor/tensor.h"
+#include "kernels/optim/arrays.h"
 #include "kernels/rows/rows.h"
 
 namespace psd::optim {
@@ -50,17 +51,15 @@ class SteppedRows : public SteppedParameter {
  public:
   SteppedRows(store::EntryPtr entry, size_t group, std::shared_ptr<store::Rows> rows,
               const RowOptimizer& function)
-      : SteppedParameter(std::move(entry), group),
+      : SteppedParameter(std::move(entry), group, rows->dtype(), rows->device()),
         rows_(std::move(rows)),
         moves_without_gradient_(function.MovesWithoutGradient()),
         batches_(rows_->width() * ItemSize(rows_->dtype())) {}
 
   absl::Status Init(const RowOptimizer& function, MemoryAccount& memory);
 
-  DType dtype() const override { return rows_->dtype(); }
   store::Parameter* versions() const override { return nullptr; }
   uint64_t version() const override { return rows_->version(); }
-  Device* device() const override { return rows_->device(); }
   absl::Status CheckOptions(const FunctionalOptimizer& function) const override {
     return function.rows()->CheckOptions();
   }
@@ -75,9 +74,9 @@ class SteppedRows : public SteppedParameter {
            static_cast<int64_t>(touched_.size() * rows_->width());
   }
   absl::StatusOr<bool> BeginStep(store::Changing, const ParameterGradient& gradient,
-                                 StepArrays& arrays) override;
-  absl::Status Apply(store::Changing changing, const FunctionalOptimizer& function,
-                     const ParameterGradient& gradient, StepArrays arrays) override;
+                                 kernels::OptimArrays& arrays) override;
+  absl::Status ApplyRows(store::Changing changing, const RowOptimizer& function,
+                         const ParameterGradient& gradient, RowArrays all) override;
   void AbandonStep(store::Changing changing, int64_t steps) override {
     SteppedParameter::AbandonStep(changing, steps);
     staged_.reset();
@@ -172,7 +171,7 @@ absl::StatusOr<ParameterGradient> SteppedRows::Sum(const ParameterGradient& a,
 }
 
 absl::StatusOr<bool> SteppedRows::BeginStep(store::Changing, const ParameterGradient& gradient,
-                                            StepArrays& /*arrays*/) {
+                                            kernels::OptimArrays& /*arrays*/) {
   if (rows_->device() == nullptr) return false;
   const kernels::RowGroups& groups = gradient.rows->groups;
   if (moves_without_gradient_) {
@@ -183,22 +182,18 @@ absl::StatusOr<bool> SteppedRows::BeginStep(store::Changing, const ParameterGrad
   return false;
 }
 
-absl::Status SteppedRows::Apply(store::Changing changing, const FunctionalOptimizer& function,
-                                const ParameterGradient& gradient, StepArrays arrays) {
-  RowArrays all;
+absl::Status SteppedRows::ApplyRows(store::Changing changing, const RowOptimizer& function,
+                                    const ParameterGradient& gradient, RowArrays all) {
   all.width = rows_->width();
   all.gradients = gradient.rows->entries.values().raw_data();
   all.dtype = rows_->dtype();
   all.step = NextStep();
-  all.gradient_scale = arrays.gradient_scale;
-  all.gradient_limit = arrays.gradient_limit;
-  const RowOptimizer& rows = *function.rows();
   if (moves_without_gradient_) {
     kernels::RowGroups groups = WithIds(gradient.rows->groups, touched_);
-    PSD_RETURN_IF_ERROR(Step(changing, rows, groups, all));
+    PSD_RETURN_IF_ERROR(Step(changing, function, groups, all));
     touched_ = std::move(groups.ids);
   } else {
-    PSD_RETURN_IF_ERROR(Step(changing, rows, gradient.rows->groups, all));
+    PSD_RETURN_IF_ERROR(Step(changing, function, gradient.rows->groups, all));
   }
   rows_->FinishUpdate(changing);
   return absl::OkStatus();

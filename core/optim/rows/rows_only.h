@@ -11,6 +11,8 @@
 #include "core/base/status.h"
 #include "core/optim/functional/functional_optimizer.h"
 #include "core/optim/functional/row_optimizer.h"
+#include "core/tensor/dtype.h"
+#include "kernels/optim/arrays.h"
 
 namespace psd::optim {
 
@@ -29,7 +31,7 @@ class RowsOnlyOptimizer : public FunctionalOptimizer {
                      " steps rows, not dense parameters: create the value as rows, or "
                      "step it with another optimizer"));
   }
-  void Apply(const StepArrays&) const override {
+  void Apply(Device*, const kernels::OptimBatch&) const override {
     PSD_CHECK(false, "a dense parameter was refused before");
   }
 

@@ -21,6 +21,7 @@
 #include "core/services/optimizers/optimizer_service.h"
 #include "core/store/store.h"
 #include "core/store/write_claims.h"
+#include "kernels/optim/arrays.h"
 #include "proto/psd/v1/service.grpc.pb.h"
 #include "server/daemon/server.h"
 #include "tests/server/services/unary_fixture.h"
@@ -104,11 +105,12 @@ class HeldOptimizer : public optim::FunctionalOptimizer {
   const optim::OptimizerSpec& spec() const override { return spec_; }
   std::vector<optim::StateSlot> Slots(DType) const override { return {}; }
   absl::Status CheckDType(DType) const override { return absl::OkStatus(); }
-  void Apply(const optim::StepArrays& arrays) const override {
+  void Apply(Device*, const kernels::OptimBatch& batch) const override {
     hold_();
-    const auto* current = reinterpret_cast<const float*>(arrays.parameter);
-    auto* next = reinterpret_cast<float*>(arrays.next);
-    for (int64_t i = 0; i < arrays.elements; ++i) next[i] = current[i] - 1;
+    const kernels::OptimArrays& arrays = batch.arrays[0];
+    const auto* current = static_cast<const float*>(arrays.parameter);
+    auto* next = static_cast<float*>(arrays.next);
+    for (size_t i = 0; i < arrays.size; ++i) next[i] = current[i] - 1;
   }
 
  private:

@@ -13,6 +13,7 @@
 #include "core/base/buffer.h"
 #include "core/base/status.h"
 #include "core/optim/options/optimizer_registry.h"
+#include "kernels/optim/arrays.h"
 
 namespace psd::optim {
 namespace {
@@ -46,7 +47,6 @@ class Array {
     std::fill(data(), data() + size, static_cast<T>(value));
   }
   T* data() { return reinterpret_cast<T*>(block_->data()); }
-  std::byte* bytes() { return block_->data(); }
 
  private:
   std::shared_ptr<Block> block_;
@@ -59,23 +59,26 @@ absl::Status ReplayAs(const GoldenCase& golden) {
   Array<T> parameter(size), next(size), gradient(size);
   std::copy(golden.initial.begin(), golden.initial.end(), parameter.data());
   std::vector<Array<T>> state;
-  std::vector<std::byte*> state_data;
-  for (const StateSlot& slot : optimizer->Slots(golden.dtype))
-    state_data.push_back(state.emplace_back(size, slot.initial).bytes());
-  StepArrays arrays;
-  arrays.gradient = gradient.bytes();
-  arrays.state = state_data;
-  arrays.elements = static_cast<int64_t>(size);
-  arrays.dtype = golden.dtype;
-  arrays.step = 0;
+  kernels::OptimArrays arrays;
+  for (const StateSlot& slot : optimizer->Slots(golden.dtype)) {
+    state.emplace_back(size, slot.initial);
+    arrays.state[state.size() - 1] = state.back().data();
+  }
+  arrays.gradient = gradient.data();
+  arrays.size = size;
+  kernels::OptimBatch batch;
+  batch.type = OptimTypeOf(golden.dtype);
+  batch.step = 0;
+  batch.arrays = &arrays;
+  batch.count = 1;
   for (size_t step = 0; step < golden.steps.size(); ++step) {
     const GoldenStep& each = golden.steps[step];
     if (!each.gradient.empty()) {
       std::copy(each.gradient.begin(), each.gradient.end(), gradient.data());
-      arrays.parameter = parameter.bytes();
-      arrays.next = next.bytes();
-      ++arrays.step;
-      optimizer->Apply(arrays);
+      arrays.parameter = parameter.data();
+      arrays.next = next.data();
+      ++batch.step;
+      optimizer->Apply(/*device=*/nullptr, batch);
       std::swap(parameter, next);
       if (!std::equal(each.gradient.begin(), each.gradient.end(), gradient.data()))
         return absl::InternalError("the gradient was modified");

@@ -33,6 +33,7 @@
 #include "core/tensor/sparse_tensor.h"
 #include "core/tensor/tensor.h"
 #include "gtest/gtest.h"
+#include "kernels/optim/arrays.h"
 #include "tests/core/optim/owner/owner_fixture.h"
 
 namespace psd::optim {
@@ -42,9 +43,14 @@ using store::EntryPtr;
 
 // The sizes are odd. Some parameters are cut into pieces at different places, and some share a
 // piece.
-const std::vector<int64_t> kSizes = {
-    3,  2 * kPieceElements + 777, 0, 1025, kPieceElements - 1, kPartElements, kPieceElements + 1,
-    100};
+const std::vector<int64_t> kSizes = {3,
+                                     2 * kPieceElements + 777,
+                                     0,
+                                     1025,
+                                     kPieceElements - 1,
+                                     kernels::kOptimPartElements,
+                                     kPieceElements + 1,
+                                     100};
 
 // Returns random numbers, which are kept because drawing them takes longer than the steps.
 Tensor Numbers(int64_t size, DType dtype, uint64_t seed) {
@@ -72,12 +78,48 @@ class LargeStepsTest : public OwnerOptimizerTest {
       EXPECT_TRUE(Step(*optimizer, std::move(gradients)).ok());
     }
     std::vector<std::string> left;
+    for (size_t i = 0; i < kSizes.size(); ++i) AddBytes(optimizer->table()[i], left);
+    return left;
+  }
+
+  // Appends the bytes of a parameter and of each array of its state.
+  static void AddBytes(const SteppedParameter& parameter, std::vector<std::string>& to) {
+    const Tensor tensor = parameter.versions()->Pin()->tensor;
+    to.emplace_back(reinterpret_cast<const char*>(tensor.raw_data()), tensor.NumBytes());
+    for (const StateArray& array : parameter.state())
+      to.emplace_back(reinterpret_cast<const char*>(array.data), array.bytes);
+  }
+
+  // Takes four steps of parameters of several dtypes, of which each step leaves out some, so that
+  // neighbours differ in dtype and in their number of steps. One optimizer steps all of them, or
+  // each has its own. Returns all parameters and state as bytes.
+  std::vector<std::string> LeftOfMixed(bool together, const Helpers& helpers) {
+    const DType dtypes[] = {DType::kF32, DType::kF64, DType::kBF16, DType::kF32, DType::kF16};
+    const OptimizerSpec adam{"adam", {{"amsgrad", 1}}};
+    Reset(0);
+    std::vector<EntryPtr> parameters;
+    std::vector<std::shared_ptr<OwnerOptimizer>> optimizers;
     for (size_t i = 0; i < kSizes.size(); ++i) {
-      const Tensor tensor = parameters[i]->parameter->Pin()->tensor;
-      left.emplace_back(reinterpret_cast<const char*>(tensor.raw_data()), tensor.NumBytes());
-      for (const StateArray& array : optimizer->table()[i].state())
-        left.emplace_back(reinterpret_cast<const char*>(array.data), array.bytes);
+      parameters.push_back(NewParameter(std::to_string(i), Numbers(kSizes[i], dtypes[i % 5], i)));
+      if (!together) optimizers.push_back(*NewOptimizer(adam, {parameters[i]}));
     }
+    if (together) optimizers.push_back(*NewOptimizer(adam, parameters, {}, helpers));
+    for (uint64_t step = 1; step <= 4; ++step) {
+      std::vector<ParameterGradient> gradients;
+      for (size_t i = 0; i < kSizes.size(); ++i) {
+        if ((i + step) % 3 == 0) continue;
+        gradients.push_back({parameters[i]->id, Numbers(kSizes[i], dtypes[i % 5], 100 * step + i)});
+        if (!together) {
+          EXPECT_TRUE(Step(*optimizers[i], std::exchange(gradients, {})).ok());
+        }
+      }
+      if (together) {
+        EXPECT_TRUE(Step(*optimizers[0], std::move(gradients)).ok());
+      }
+    }
+    std::vector<std::string> left;
+    for (const auto& optimizer : optimizers)
+      for (size_t i = 0; i < optimizer->table().size(); ++i) AddBytes(optimizer->table()[i], left);
     return left;
   }
 
@@ -100,6 +142,13 @@ TEST_F(LargeStepsTest, NumbersDoNotDependOnTheThreads) {
   }
   ExpectSameOnAnyThreads({"adam", {{"amsgrad", 1}, {"weight_decay", 0.1}}}, DType::kF64);
   ExpectSameOnAnyThreads({"sgd", {{"lr", 0.1}, {"momentum", 0.9}}}, DType::kF16);
+}
+
+TEST_F(LargeStepsTest, NorOnTheDTypesAndStepCountsOfNeighbours) {
+  const std::vector<std::string> each = LeftOfMixed(/*together=*/false, {});
+  ThreadPool pool({});
+  EXPECT_TRUE(LeftOfMixed(/*together=*/true, {}) == each);
+  EXPECT_TRUE(LeftOfMixed(/*together=*/true, {&pool, 2}) == each);
 }
 
 TEST_F(LargeStepsTest, NorDoesStochasticRounding) {
@@ -292,7 +341,7 @@ class WatchedOptimizer : public FunctionalOptimizer {
   const OptimizerSpec& spec() const override { return spec_; }
   std::vector<StateSlot> Slots(DType) const override { return {}; }
   absl::Status CheckDType(DType) const override { return absl::OkStatus(); }
-  void Apply(const StepArrays&) const override { applied_(); }
+  void Apply(Device*, const kernels::OptimBatch&) const override { applied_(); }
 
  private:
   const OptimizerSpec spec_{"watched", {}};
