@@ -44,10 +44,11 @@ class FunctionalOptimizer {
   // cannot step. Unless a type overrides this, it works on the CPU only.
   virtual absl::Status CheckDevice(const Device* device) const;
   // Takes one step of all arrays of `batch`. Their addresses belong to `device`; null means the
-  // CPU. A batch may have parts of parameters, and parts of one batch may be stepped on several
-  // threads at once; the result does not depend on the division. `stochastic_rounding` is not set:
-  // it is an option. Cannot fail, because everything was checked before. A device may still be at
-  // work when this returns; Device::Synchronize waits for it and reports its failure.
+  // CPU. A batch may have parts of parameters. The parts of one parameter may be in several
+  // batches, which are stepped on several threads at once; the result does not depend on the
+  // division. `stochastic_rounding` is not set: it is an option. Cannot fail, because everything
+  // was checked before. A device may still be at work when this returns; Device::Synchronize waits
+  // for it and reports its failure.
   virtual void Apply(Device* device, const kernels::OptimBatch& batch) const = 0;
   // Returns the part that steps rows and takes sparse gradients; null if there is none.
   virtual const RowOptimizer* rows() const { return nullptr; }

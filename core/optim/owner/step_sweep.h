@@ -35,8 +35,8 @@ class StepSweep {
   StepSweep(absl::Span<const FunctionPtr> functions, const StepTerms& terms, size_t parameters);
 
   // Adds the arrays of a whole parameter of `group`, which is on `device` (null for the CPU) and
-  // takes its step number `step`. The arrays must outlive Run. Neighbours with equal device, dtype
-  // and step number are stepped by one call.
+  // takes its step number `step`. `arrays` is copied; the memory that it points to must outlive
+  // Run. Neighbours with equal device, dtype and step number are stepped by one call.
   void Add(size_t group, Device* device, DType dtype, int64_t step,
            const kernels::OptimArrays& arrays);
 

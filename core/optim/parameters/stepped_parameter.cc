@@ -81,6 +81,9 @@ class DenseParameter : public SteppedParameter {
   absl::Status Init(const FunctionalOptimizer& function) {
     const std::vector<StateSlot> slots = function.Slots(dtype());
     PSD_CHECK(slots.size() <= kernels::kMaxOptimStates, "no optimizer has more arrays of state");
+    const DType state_dtype = dtype() == DType::kF64 ? DType::kF64 : DType::kF32;
+    for (const StateSlot& slot : slots)
+      PSD_CHECK(slot.dtype == state_dtype, "kernels cut state by this dtype");
     PSD_ASSIGN_OR_RETURN(
         blocks_, AllocateState(slots, static_cast<size_t>(elements_), parameter_.allocator()));
     if (device() != nullptr) {

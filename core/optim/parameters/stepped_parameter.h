@@ -123,8 +123,8 @@ class SteppedParameter : public SmallObject {
                                          kernels::OptimArrays& arrays) = 0;
   // Counts and applies the step that BeginStep has begun and left to this function. The caller has
   // set in `rows` the gradient's scale and limit and, for a parameter with versions, the version to
-  // read (`table`) and the version to write (`next`). Errors: those of the device; on the host
-  // none.
+  // read (`table`) and the version to write (`next`, here the whole version). Errors: those of the
+  // device; on the host none.
   virtual absl::Status ApplyRows(store::Changing, const RowOptimizer& function,
                                  const ParameterGradient& gradient, RowArrays rows) = 0;
   // Ends a step that may have begun and was not applied. `steps` is the count from before it.

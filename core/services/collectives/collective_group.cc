@@ -346,8 +346,8 @@ void CollectiveGroup::Expire(absl::Time armed) {
     if (armed_ == armed) armed_ = absl::InfiniteFuture();
     const absl::Time now = uses_.clock.Now();
     const absl::Time read = now + (now > armed + kStall ? kReadingAfterStall : kReading);
-    ledger_.Extend(read);
-    transfers_.Extend(read);
+    ledger_.Extend(now, read);
+    transfers_.Extend(now, read);
     ledger_.Expire(now, effects);
     if (const absl::Status late = transfers_.Expire(now); !late.ok()) ledger_.Fail(late, effects);
     steps = Resolve(effects);

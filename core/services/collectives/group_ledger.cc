@@ -360,9 +360,9 @@ void GroupLedger::Expire(absl::Time now, GroupEffects& effects) {
   }
 }
 
-void GroupLedger::Extend(absl::Time until) {
+void GroupLedger::Extend(absl::Time now, absl::Time until) {
   for (auto& [number, call] : calls_) {
-    if (call.deadline < until && !std::exchange(call.put_off, true)) call.deadline = until;
+    if (call.deadline <= now && !std::exchange(call.put_off, true)) call.deadline = until;
   }
 }
 

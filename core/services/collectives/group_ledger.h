@@ -88,8 +88,8 @@ class GroupLedger {
   // Fails the group if a call is not complete at its deadline, naming the ranks that are late.
   void Expire(absl::Time now, GroupEffects& effects);
 
-  // Puts off the deadlines before `until`, once for each call.
-  void Extend(absl::Time until);
+  // Puts off the deadlines up to `now` until `until`, once for each call.
+  void Extend(absl::Time now, absl::Time until);
 
   // The earliest deadline of a call that is not complete; InfiniteFuture if there is none.
   absl::Time NextDeadline() const;

@@ -122,10 +122,10 @@ absl::Status TransferLedger::NotSent(int from, uint64_t number) const {
                  from, kBuildAgain);
 }
 
-void TransferLedger::Extend(absl::Time until) {
+void TransferLedger::Extend(absl::Time now, absl::Time until) {
   for (AllWaiting* waiting : {&sends_, &receives_}) {
     for (auto& [key, each] : *waiting)
-      if (each.deadline < until && !std::exchange(each.put_off, true)) each.deadline = until;
+      if (each.deadline <= now && !std::exchange(each.put_off, true)) each.deadline = until;
   }
 }
 

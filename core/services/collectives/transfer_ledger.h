@@ -56,8 +56,8 @@ class TransferLedger {
   // The error of a receive from a rank that has left without the send.
   absl::Status NotSent(int from, uint64_t number) const;
 
-  // Puts off the deadlines before `until`, once for each send and receive.
-  void Extend(absl::Time until);
+  // Puts off the deadlines up to `now` until `until`, once for each send and receive.
+  void Extend(absl::Time now, absl::Time until);
 
   // The earliest deadline of what waits; InfiniteFuture if nothing does.
   absl::Time NextDeadline() const;

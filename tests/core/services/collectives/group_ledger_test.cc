@@ -162,9 +162,11 @@ TEST_F(GroupLedgerTest, DDP_30_ALateRankIsNamedAtTheDeadline) {
 
 TEST_F(GroupLedgerTest, DeadlinesCanBePutOffOnce) {
   Enter(Barrier());
-  ledger_.Extend(kStart);
-  ledger_.Extend(kStart + 2 * kTimeout);
-  ledger_.Extend(kStart + 3 * kTimeout);
+  const absl::Time due = kStart + kTimeout;
+  ledger_.Extend(due - absl::Milliseconds(1), kStart + 9 * kTimeout);
+  EXPECT_EQ(ledger_.NextDeadline(), due) << "it was not due yet";
+  ledger_.Extend(due, kStart + 2 * kTimeout);
+  ledger_.Extend(due + absl::Seconds(1), kStart + 3 * kTimeout);
   ledger_.Expire(kStart + kTimeout, effects_);
   EXPECT_TRUE(ledger_.failure().ok());
   EXPECT_EQ(ledger_.NextDeadline(), kStart + 2 * kTimeout);

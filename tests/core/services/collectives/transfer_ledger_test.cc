@@ -81,8 +81,11 @@ TEST_F(TransferLedgerTest, DDP_30_WhoIsLateIsNamed) {
 TEST_F(TransferLedgerTest, DeadlinesCanBePutOffOnce) {
   Send(1);
   Receive(2);
-  ledger_.Extend(kStart + 2 * kTimeout);
-  ledger_.Extend(kStart + 3 * kTimeout);
+  const absl::Time due = kStart + kTimeout;
+  ledger_.Extend(due - absl::Milliseconds(1), kStart + 9 * kTimeout);
+  EXPECT_EQ(ledger_.NextDeadline(), due) << "they were not due yet";
+  ledger_.Extend(due, kStart + 2 * kTimeout);
+  ledger_.Extend(kStart + 2 * kTimeout, kStart + 3 * kTimeout);
   EXPECT_TRUE(ledger_.Expire(kStart + kTimeout).ok());
   EXPECT_EQ(ledger_.NextDeadline(), kStart + 2 * kTimeout);
 }
