@@ -47,7 +47,7 @@ ARROWS = {
     "examples": AUTOGRAD | {"client"},
     "examples/batch_updating_ps": AUTOGRAD | {"client", "server"},
     "examples/custom_daemon": AUTOGRAD | {"client", "server"},
-    "bench": CORE | {"client", "server"},
+    "bench": CORE | {"kernels", "client", "server"},
 }
 ANYTHING = {"tests"}  # may include every layer
 # The layers that a folder of a user's program in this workspace may include. Bazel's visibility
