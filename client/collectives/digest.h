@@ -12,7 +12,7 @@
 namespace psd {
 
 // Takes values one after the other. Two digests of equal values in the same order give equal texts;
-// others give different ones, as far as a hash can tell. Numbers are equal if all their bits are.
+// others give different ones, as far as a hash can tell. 0 and -0 differ.
 // Thread-compatible.
 class Digest {
  public:

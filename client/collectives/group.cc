@@ -70,8 +70,10 @@ void Group::Leave() {
   if (state_->part != nullptr) state_->part->Leave(std::min(state_->timeout, kMostLeaving));
 }
 
-void Group::Fail(const absl::Status& why) {
-  if (state_->part != nullptr) state_->part->GiveUp(why);
+absl::Status Group::Fail(const absl::Status& why) {
+  if (state_->part == nullptr) return why;
+  state_->part->GiveUp(why);
+  return status();
 }
 
 const std::string& Group::name() const {

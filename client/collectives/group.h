@@ -95,10 +95,12 @@ class Group {
   absl::StatusOr<std::shared_ptr<Group>> Rebuild(Worker& worker,
                                                  const std::vector<std::string>& without = {},
                                                  absl::Duration timeout = absl::Seconds(60));
-  // Fails the group on all ranks, with the code and text of `why` and the name of this rank. A rank
-  // that cannot make its next call should call it, so that the others do not wait. Does nothing in
-  // a group of one. Requires: `why` is not OK.
-  void Fail(const absl::Status& why);
+  // Fails the group on all ranks, with the text of `why` and the name of this rank. A rank that
+  // cannot make its next call should call it, so that the others do not wait. The group has the
+  // code of `why`, but FAILED_PRECONDITION for INVALID_ARGUMENT. Returns the status that the group
+  // has then, which is an earlier failure if there was one; in a group of one, which does not fail,
+  // it returns `why`. Requires: `why` is not OK.
+  absl::Status Fail(const absl::Status& why);
   // Ends this rank's part. First waits, for at most 10 seconds, until everything that this rank has
   // sent has reached the others. Then calls that are under way here fail, later calls here fail,
   // and so do calls of other ranks that need this one. May be repeated.

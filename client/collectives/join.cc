@@ -307,14 +307,17 @@ absl::StatusOr<std::vector<std::string>> Group::Survivors(Worker& worker,
     if (known) {
       survivors.push_back(member);
     } else if (member == worker.name() || Answers(runtime, member, state_->incarnations[i])) {
-      return absl::UnavailableError(absl::StrCat("group ", Quoted(name()),
-                                                 ": the registrar does not know ", member,
-                                                 ", which is alive; it may have been restarted"));
+      return WithRemedy(absl::UnavailableError(absl::StrCat(
+                            "group ", Quoted(name()), ": the registrar does not know ", member,
+                            ", which is alive; the registrar may have been restarted")),
+                        "build the group again when its lease has been renewed");
     }
   }
   if (!survivors.empty()) return survivors;
-  return absl::InvalidArgumentError(absl::StrCat(
-      "group ", Quoted(name()), ": no member is left without ", absl::StrJoin(without, ", ")));
+  return WithRemedy(
+      absl::InvalidArgumentError(absl::StrCat(
+          "group ", Quoted(name()), ": no member is left without ", absl::StrJoin(without, ", "))),
+      "leave a member that is alive out of `without`");
 }
 
 absl::StatusOr<std::shared_ptr<Group>> Group::Rebuild(Worker& worker,

@@ -168,7 +168,7 @@ absl::StatusOr<std::vector<std::vector<Tensor>>> Exchange(Group& group,
 absl::StatusOr<std::vector<std::vector<Tensor>>> BroadcastParcels(
     Group& group, const std::vector<ParcelSource>& sources, const CollectiveOptions& options) {
   auto all = Exchange(group, sources, options);
-  if (!all.ok()) group.Fail(all.status());  // the others wait for what is not sent any more
+  if (!all.ok()) return group.Fail(all.status());  // the others wait for what is not sent any more
   return all;
 }
 

@@ -42,8 +42,8 @@ BufferedAllReduce::BufferedAllReduce(std::shared_ptr<Group> group,
       digest_(std::move(digest)) {}
 
 std::string BufferedAllReduce::LabelOf(size_t buffer, const CollectiveOptions& options) const {
-  return absl::StrCat(options.label, options.label.empty() ? "" : ", ", "buffer ", buffer, " of ",
-                      digest_);
+  return absl::StrCat(options.label, options.label.empty() ? "" : ", ", "buffer ", buffer,
+                      ", parameters ", digest_);
 }
 
 absl::StatusOr<BufferedAllReduce> BufferedAllReduce::Create(
@@ -138,16 +138,16 @@ absl::StatusOr<std::vector<Tensor>> BufferedAllReduce::Mean(
     if (sums.size() == kMostBuffers) PSD_RETURN_IF_ERROR(Take(next++, sums, means));
     const absl::StatusOr<Tensor> buffer = Fill(groups_[i], gradients);
     if (!buffer.ok()) {
-      if (i > 0) group_->Fail(buffer.status());  // the other ranks wait for this buffer
-      return buffer.status();
+      // The other ranks wait for the buffers after the first.
+      return i == 0 ? buffer.status() : group_->Fail(buffer.status());
     }
     CollectiveOptions call = options;
     call.label = LabelOf(i, options);
     sums.push_back(group_->AllReduceAsync(*buffer, Reduction::kSum, call));
     // A call that is refused does not count, so the next one would be taken for it.
     if (sums.back().IsReady() && !sums.back().Wait().ok()) {
-      if (i > 0) group_->Fail(sums.back().Wait().status());
-      return sums.back().Wait().status();
+      const absl::Status refused = sums.back().Wait().status();
+      return i == 0 ? refused : group_->Fail(refused);
     }
   }
   while (next < groups_.size()) PSD_RETURN_IF_ERROR(Take(next++, sums, means));

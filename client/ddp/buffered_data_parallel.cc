@@ -73,10 +73,10 @@ absl::Status BufferedDataParallel::AllReduceGradients(const Context& context,
   PSD_ASSIGN_OR_RETURN(std::vector<Tensor> means, averaging_->Mean(gradients, options.call));
   if (options.samples.has_value()) {
     const absl::Status scaled = ScaleBySamples(means, samples, options.call);
-    if (!scaled.ok()) return Tell(scaled);
+    if (!scaled.ok()) return group_->Fail(scaled);
   }
   const absl::Status replaced = replica_.Replace(collected, means);
-  return replaced.ok() ? replaced : Tell(replaced);
+  return replaced.ok() ? replaced : group_->Fail(replaced);
 }
 
 absl::Status BufferedDataParallel::ScaleBySamples(std::vector<Tensor>& means, double samples,
@@ -91,9 +91,4 @@ absl::Status BufferedDataParallel::ScaleBySamples(std::vector<Tensor>& means, do
 }
 
 // The other ranks have means by now, and would go on with other gradients than this one.
-absl::Status BufferedDataParallel::Tell(const absl::Status& failure) const {
-  group_->Fail(failure);
-  return failure;
-}
-
 }  // namespace psd

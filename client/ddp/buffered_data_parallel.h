@@ -94,8 +94,6 @@ class BufferedDataParallel : public Joinable {
   // Turns means over the ranks into sums over the ranks, divided by the number of all samples.
   absl::Status ScaleBySamples(std::vector<Tensor>& means, double samples,
                               const CollectiveOptions& call) const;
-  // Ends the group with an error that tells the other ranks why. Returns `failure`.
-  absl::Status Tell(const absl::Status& failure) const;
 
   const std::shared_ptr<Group> group_;  // shared with the user
   const Replica replica_;

@@ -14,6 +14,7 @@
 #include "core/change/change.h"
 #include "core/change/changes.h"
 #include "core/dist_autograd/leaf_gradients.h"
+#include "core/services/collectives/collective_call.h"
 #include "core/store/parameter.h"
 #include "core/store/store.h"
 #include "core/tensor/ops/cast.h"
@@ -242,10 +243,21 @@ absl::Status Replica::Synchronize(Group& group, int root, const CollectiveOption
   CollectiveOptions call = options;
   call.label = absl::StrCat(options.label, options.label.empty() ? "" : ", ", "parameters of rank ",
                             root, ", ", digest.Short());
-  absl::Status given = TakeFrom(group, root, call);
-  if (given.ok()) return group.Barrier(call);  // all ranks have the elements
-  group.Fail(given);
-  return given;
+  // After a call that is refused here, the other ranks would wait for this one.
+  if (call.label.size() > services::kMaxLabelBytes) {
+    return WithRemedy(
+        absl::InvalidArgumentError(absl::StrCat("the label has ", call.label.size(),
+                                                " bytes, with the words of Synchronize; at most ",
+                                                services::kMaxLabelBytes)),
+        "give a shorter label");
+  }
+  for (const ReplicatedParameter& parameter : parameters()) {
+    if (parameter.expert) continue;
+    PSD_RETURN_IF_ERROR(
+        services::CheckWhole(Description(parameter), {parameter.dtype, parameter.shape}));
+  }
+  if (absl::Status given = TakeFrom(group, root, call); !given.ok()) return group.Fail(given);
+  return group.Barrier(call);  // all ranks have the elements
 }
 
 absl::Status Replica::TakeFrom(Group& group, int root, const CollectiveOptions& options) {

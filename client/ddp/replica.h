@@ -94,10 +94,10 @@ class Replica {
 
   // Gives all ranks of the group the elements that rank `root` has, except those of experts. It is
   // meant for replicas that began differently, and for the survivors of a group that was built
-  // again. All ranks call it
-  // alike. If it succeeds on one rank, all ranks have the elements.
-  // Errors: INVALID_ARGUMENT for a rank that is out of range; the errors of Group's calls and of
-  // Assign, after which the group has failed and some ranks may have the new elements.
+  // again. All ranks call it alike. If it succeeds on one rank, all ranks have the elements.
+  // Errors: INVALID_ARGUMENT for a rank that is out of range, a label that is too long or a
+  // parameter of 4 GiB or more; the errors of Group's calls and of Assign, after which the group
+  // has failed and some ranks may have the new elements.
   absl::Status Synchronize(Group& group, int root, const CollectiveOptions& options = {});
 
  private:

@@ -100,8 +100,7 @@ absl::Status RunUneven(Worker& worker, const std::vector<Joinable*>& joinables,
                        " ranks have run out of inputs", ran_out ? ", this one among them" : ""));
     }
     if (absl::Status made = Iterate(worker, joinables, *context); !made.ok()) {
-      group.Fail(made);  // the others wait for the calls that this rank does not make
-      return made;
+      return group.Fail(made);  // the others wait for the calls that this rank does not make
     }
   }
 }

@@ -43,12 +43,9 @@ std::vector<ZeroRedundancyOptimizer::Impl::Stateful> ZeroRedundancyOptimizer::Im
 }
 
 absl::StatusOr<std::map<std::string, DType>> ZeroRedundancyOptimizer::Impl::SlotsOf(
-    const Stateful& parameter) const {
-  PSD_ASSIGN_OR_RETURN(
-      const auto function,
-      RuntimeOf(replica_.worker()).optimizers().Create(groups_[parameter.group].spec));
+    const OptimizerSpec& spec, DType dtype) const {
+  PSD_ASSIGN_OR_RETURN(const auto function, RuntimeOf(replica_.worker()).optimizers().Create(spec));
   std::map<std::string, DType> slots;
-  const DType dtype = entries_[parameter.parameter]->parameter->dtype();
   for (const optim::StateSlot& slot : function->Slots(dtype)) slots[slot.name] = slot.dtype;
   return slots;
 }
@@ -94,9 +91,9 @@ absl::StatusOr<std::vector<ParameterSnapshot>> ZeroRedundancyOptimizer::Impl::Re
   }
   std::vector<TensorForm> forms;
   for (const Stateful& each : stateful) {
-    PSD_ASSIGN_OR_RETURN(const auto slots, SlotsOf(each));
-    for (const auto& [name, dtype] : slots)
-      forms.push_back({dtype, entries_[each.parameter]->parameter->shape()});
+    const store::Parameter& parameter = *entries_[each.parameter]->parameter;
+    PSD_ASSIGN_OR_RETURN(const auto slots, SlotsOf(groups_[each.group].spec, parameter.dtype()));
+    for (const auto& [name, dtype] : slots) forms.push_back({dtype, parameter.shape()});
   }
   PSD_ASSIGN_OR_RETURN(std::vector<Tensor> arrays, WithoutElements(forms));
   for (const Parcel& parcel : PlanParcels(forms)) {
@@ -108,7 +105,9 @@ absl::StatusOr<std::vector<ParameterSnapshot>> ZeroRedundancyOptimizer::Impl::Re
   for (size_t i = 0; i < stateful.size(); ++i) {
     ParameterSnapshot& each = received.emplace_back();
     each.steps = static_cast<uint64_t>(steps.data<int64_t>()[i]);
-    PSD_ASSIGN_OR_RETURN(const auto slots, SlotsOf(stateful[i]));
+    PSD_ASSIGN_OR_RETURN(const auto slots,
+                         SlotsOf(groups_[stateful[i].group].spec,
+                                 entries_[stateful[i].parameter]->parameter->dtype()));
     for (const auto& [name, dtype] : slots) each.state[name] = std::move(*next++);
   }
   return received;
@@ -166,16 +165,18 @@ absl::Status ZeroRedundancyOptimizer::Impl::Consolidate(int to) {
   // Ranks that name different targets, or make other calls, are found out here.
   PSD_RETURN_IF_ERROR(group_->Barrier(Labelled(absl::StrCat("zero, state to rank ", to))));
   snapshot_.reset();
-  consolidated_to_ = to;
+  consolidated_to_ = -1;
   StatesOfRanks states(static_cast<size_t>(group_->size()));
   for (int from = 0; from < group_->size(); ++from) {
-    if (absl::Status moved = Move(from, to, states[from]); !moved.ok()) return Tell(moved);
+    if (absl::Status moved = Move(from, to, states[from]); !moved.ok()) return group_->Fail(moved);
     // The deadline of a call is for one rank's state. And without this, a rank that has sent its
     // state would not learn that another one has died.
     PSD_RETURN_IF_ERROR(group_->Barrier(StateOfRank(from)));
   }
-  if (to != group_->rank()) return absl::OkStatus();
-  PSD_ASSIGN_OR_RETURN(snapshot_, Assemble(std::move(states)));
+  if (to == group_->rank()) {
+    PSD_ASSIGN_OR_RETURN(snapshot_, Assemble(std::move(states)));
+  }
+  consolidated_to_ = to;
   return absl::OkStatus();
 }
 

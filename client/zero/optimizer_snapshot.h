@@ -45,15 +45,15 @@ struct OptimizerSnapshot {
 
 // Copies the state of an optimizer over parameters of `replica` that only this trainer steps. A
 // ZeroRedundancyOptimizer can load the copy, on any number of ranks.
-// Errors: FAILED_PRECONDITION for an optimizer with parameters on other workers;
-// RESOURCE_EXHAUSTED.
+// Errors: FAILED_PRECONDITION for an optimizer with parameters on other workers, or with others
+// than those of the replica; RESOURCE_EXHAUSTED.
 absl::StatusOr<OptimizerSnapshot> TakeSnapshot(const DistributedOptimizer& optimizer,
                                                const Replica& replica);
 // Gives the optimizer the options, the state and the counters of a snapshot. If the saved optimizer
 // did not scale losses, the loss scale stays as it is. No step may run at the same time.
 // Errors: FAILED_PRECONDITION naming the difference in type, number of groups, parameters, shapes
-// or state, or for an optimizer with parameters on other workers; INVALID_ARGUMENT for an option
-// that is unknown or out of range; RESOURCE_EXHAUSTED. Nothing has changed then.
+// or state, or as TakeSnapshot; INVALID_ARGUMENT for an option that is unknown or out of range;
+// RESOURCE_EXHAUSTED. Nothing has changed then.
 absl::Status LoadSnapshot(DistributedOptimizer& optimizer, const Replica& replica,
                           const OptimizerSnapshot& snapshot);
 

@@ -52,6 +52,8 @@ class ZeroRedundancyOptimizer::Impl {
   // Returns a group with every option filled in. Errors: those of OptimizerRegistry::Create.
   absl::StatusOr<zero::ShardedGroup> Complete(const OptimizerSpec& spec,
                                               const ZeroGroup& group) const;
+  // Errors: INVALID_ARGUMENT naming a parameter that cannot travel in one message.
+  absl::Status CheckSizes(const zero::ShardedGroup& group) const;
   absl::StatusOr<zero::Shards> Spread(const std::vector<zero::ShardedGroup>& groups) const;
   // Makes an optimizer over this rank's shard of `groups`, without state.
   absl::StatusOr<std::unique_ptr<zero::LocalOptimizer>> MakeLocal(
@@ -83,8 +85,6 @@ class ZeroRedundancyOptimizer::Impl {
   // Gives the parameters of each shard to all ranks. `frozen` says which ones stay as they are, by
   // number. If it succeeds on one rank, all ranks have all parameters.
   absl::Status Share(const std::vector<bool>& frozen, const CollectiveOptions& call) const;
-  // Ends the group with an error that tells the other ranks why. Returns `failure`.
-  absl::Status Tell(const absl::Status& failure) const;
   CollectiveOptions Labelled(absl::string_view label) const;
 
   // A parameter that has state: its group, and its number in the replica.
@@ -94,8 +94,9 @@ class ZeroRedundancyOptimizer::Impl {
   };
   // Returns the parameters of a rank's shard that have state, in the order in which it is sent.
   std::vector<Stateful> StatefulOf(int rank) const;
-  // The dtypes of the arrays of a parameter's state, by name.
-  absl::StatusOr<std::map<std::string, DType>> SlotsOf(const Stateful& parameter) const;
+  // The dtypes of the arrays of state that an optimizer keeps for a parameter of `dtype`, by name.
+  absl::StatusOr<std::map<std::string, DType>> SlotsOf(const OptimizerSpec& spec,
+                                                       DType dtype) const;
   absl::StatusOr<std::vector<ParameterSnapshot>> ReadOwn() const;
   absl::Status SendState(int to) const;
   absl::StatusOr<std::vector<ParameterSnapshot>> ReceiveState(int from) const;

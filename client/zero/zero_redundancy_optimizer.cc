@@ -13,8 +13,17 @@
 #include "client/zero/zero_impl.h"
 #include "core/base/remedy.h"
 #include "core/base/status.h"
+#include "core/services/collectives/collective_call.h"
+#include "core/store/parameter.h"
 
 namespace psd {
+
+namespace {
+
+// Labels of the optimizer's calls have up to 80 bytes of its own beside those of the user.
+constexpr size_t kMostLabelBytes = services::kMaxLabelBytes - 80;
+
+}  // namespace
 
 // ---- groups
 
@@ -26,6 +35,22 @@ absl::StatusOr<zero::ShardedGroup> ZeroRedundancyOptimizer::Impl::Complete(
                        RuntimeOf(replica_.worker()).optimizers().Create(complete.spec));
   complete.spec = function->spec();
   return complete;
+}
+
+// The elements travel after each step, and the state when it is consolidated.
+absl::Status ZeroRedundancyOptimizer::Impl::CheckSizes(const zero::ShardedGroup& group) const {
+  for (const size_t index : group.parameters) {
+    const store::Entry& entry = *entries_[index];
+    const Shape& shape = entry.parameter->shape();
+    PSD_RETURN_IF_ERROR(services::CheckWhole(absl::StrCat(entry.Label(), ", elements"),
+                                             {entry.parameter->dtype(), shape}));
+    PSD_ASSIGN_OR_RETURN(const auto slots, SlotsOf(group.spec, entry.parameter->dtype()));
+    for (const auto& [name, dtype] : slots) {
+      PSD_RETURN_IF_ERROR(
+          services::CheckWhole(absl::StrCat(entry.Label(), ", ", name), {dtype, shape}));
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<zero::Shards> ZeroRedundancyOptimizer::Impl::Spread(
@@ -40,6 +65,7 @@ absl::StatusOr<zero::Shards> ZeroRedundancyOptimizer::Impl::Spread(
                                                   " is an expert, of which each rank has its own")),
           "leave it out, and step it by an optimizer of this rank alone");
     }
+    PSD_RETURN_IF_ERROR(CheckSizes(group));
   }
   return zero::SpreadGroups(groups, entries_, group_->size(),
                             options_.balance == ZeroOptions::Balance::kState);
@@ -73,6 +99,12 @@ absl::Status ZeroRedundancyOptimizer::Impl::Begin(const OptimizerSpec& spec,
                                                               options_.settings.mode.ToString())),
                       "leave the mode asynchronous: the ranks step together anyway");
   }
+  if (options_.call.label.size() > kMostLabelBytes) {
+    return WithRemedy(
+        absl::InvalidArgumentError(absl::StrCat("a label of ", options_.call.label.size(),
+                                                " bytes; at most ", kMostLabelBytes)),
+        "give a shorter one");
+  }
   for (const RRef& value : replica_.values()) {
     PSD_ASSIGN_OR_RETURN(entries_.emplace_back(), value.local_entry());
     number_of_[entries_.back()->id] = entries_.size() - 1;
@@ -83,7 +115,7 @@ absl::Status ZeroRedundancyOptimizer::Impl::Begin(const OptimizerSpec& spec,
   }
   PSD_ASSIGN_OR_RETURN(shards_, Spread(groups_));
   auto local = MakeLocal(groups_, shards_);
-  if (!local.ok()) return Tell(local.status());
+  if (!local.ok()) return group_->Fail(local.status());
   local_ = *std::move(local);
   return Agree("zero", groups_);
 }
@@ -108,8 +140,8 @@ absl::Status ZeroRedundancyOptimizer::Impl::AddGroup(const ZeroGroup& group) {
   PSD_ASSIGN_OR_RETURN(groups.emplace_back(), Complete(spec_, group));
   PSD_ASSIGN_OR_RETURN(zero::Shards shards, Spread(groups));
   auto next = MakeLocal(groups, shards);
-  if (!next.ok()) return Tell(next.status());
-  if (absl::Status handed = HandOver(**next); !handed.ok()) return Tell(handed);
+  if (!next.ok()) return group_->Fail(next.status());
+  if (absl::Status handed = HandOver(**next); !handed.ok()) return group_->Fail(handed);
   PSD_RETURN_IF_ERROR(Agree("zero, one more group", groups));
   groups_ = std::move(groups);
   shards_ = std::move(shards);
@@ -143,11 +175,6 @@ zero::EntryGroups ZeroRedundancyOptimizer::Impl::GroupEntries() const {
 
 // ---- steps
 
-absl::Status ZeroRedundancyOptimizer::Impl::Tell(const absl::Status& failure) const {
-  group_->Fail(failure);
-  return failure;
-}
-
 absl::StatusOr<optim::StepWishes> ZeroRedundancyOptimizer::Impl::WishesOf(
     const ZeroStepOptions& options) const {
   optim::StepWishes wishes;
@@ -176,7 +203,8 @@ absl::StatusOr<CollectiveOptions> ZeroRedundancyOptimizer::Impl::CallOf(
     PSD_ASSIGN_OR_RETURN(const OptimizerSpec now, local_->Options(g));
     digest.Add(now.options);
   }
-  return Labelled(absl::StrCat("zero, step ", counters.steps + 1, ", ", digest.Short()));
+  return Labelled(absl::StrCat("zero, step ", counters.steps + 1,
+                               ", options and frozen parameters ", digest.Short()));
 }
 
 absl::StatusOr<std::optional<optim::StepTerms>> ZeroRedundancyOptimizer::Impl::Decide(
@@ -240,7 +268,7 @@ absl::Status ZeroRedundancyOptimizer::Impl::Step(const Context& context,
   PSD_ASSIGN_OR_RETURN(const optim::StepWishes wishes, WishesOf(options));
   PSD_RETURN_IF_ERROR(group_->status());
   absl::StatusOr<bool> has_norm = StepTogether(context.id(), wishes);
-  if (!has_norm.ok()) return Tell(has_norm.status());
+  if (!has_norm.ok()) return group_->Fail(has_norm.status());
   if (*has_norm) return absl::OkStatus();
   return absl::InvalidArgumentError(
       "the gradients have no norm to clip by: there is a NaN, an infinity or an overflow among "

@@ -78,7 +78,8 @@ class ZeroRedundancyOptimizer : public Joinable {
   // Creates an optimizer over all parameters of the replica, as one group. Collective.
   // Errors: INVALID_ARGUMENT for an unknown or out-of-range option, a group without parameters, a
   // parameter that is given twice or out of range, no parameters at all, an optimizer of tables, a
-  // mode that is not asynchronous; FAILED_PRECONDITION if the ranks' arguments differ;
+  // mode that is not asynchronous, a parameter whose elements or state take 4 GiB or more, a label
+  // of more than 48 bytes; FAILED_PRECONDITION if the ranks' arguments differ;
   // RESOURCE_EXHAUSTED; the errors of Group's calls.
   static absl::StatusOr<std::unique_ptr<ZeroRedundancyOptimizer>> Create(
       std::shared_ptr<Group> group, const Replica& replica, const OptimizerSpec& spec,

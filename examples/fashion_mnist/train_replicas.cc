@@ -30,7 +30,7 @@ ABSL_FLAG(std::string, data, "/usr/share/datasets/fashion-mnist", "Folder of the
 ABSL_FLAG(int, epochs, 10, "Passes over the data.");
 ABSL_FLAG(int, batch, 32, "Images per rank and step.");
 ABSL_FLAG(double, lr, 5e-4, "Adam's learning rate.");
-ABSL_FLAG(uint64_t, seed, 1, "Of the initial parameters and of the order of the data.");
+ABSL_FLAG(uint64_t, seed, 1, "Seed of the initial parameters and of the order of the data.");
 
 namespace psd::examples {
 namespace {
@@ -130,8 +130,8 @@ absl::Status Train() {
   options.listen = "127.0.0.1:0";  // the ranks call each other
   PSD_ASSIGN_OR_RETURN(const std::unique_ptr<Worker> worker, Worker::Start(std::move(options)));
   PSD_ASSIGN_OR_RETURN(const std::shared_ptr<Group> group, Group::Join(*worker, "ranks"));
-  const absl::Status trained = TrainRank(*worker, group, dataset, test);
-  if (!trained.ok()) group->Fail(trained);  // the other ranks need not wait for this one
+  absl::Status trained = TrainRank(*worker, group, dataset, test);
+  if (!trained.ok()) trained = group->Fail(trained);  // the other ranks need not wait for this one
   group->Leave();
   const absl::Status ended = worker->Shutdown();
   return trained.ok() ? ended : trained;

@@ -98,7 +98,7 @@ Future<Tensor> CollectiveGroup::Receive(int from, const std::string& label,
   return received.future();
 }
 
-// A rank that has left answers questions with an error.
+// A rank whose group is gone refuses questions. If it left in order, that is the reason.
 void CollectiveGroup::NotReceived(int from, uint64_t number, const absl::Status& why) {
   absl::Status not_sent;
   {

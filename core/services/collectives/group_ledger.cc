@@ -68,6 +68,7 @@ absl::Status GroupLedger::OfGroup(absl::StatusCode code, const std::string& text
   ErrorDetail detail;
   if (culprit >= 0) detail.worker = members_[culprit];
   detail.object = absl::StrCat("group ", name_);
+  if (code == absl::StatusCode::kInvalidArgument) code = absl::StatusCode::kFailedPrecondition;
   return WithDetail(absl::Status(code, absl::StrCat("group ", Quoted(name_), ": ", text)), detail);
 }
 

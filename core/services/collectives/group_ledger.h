@@ -145,6 +145,7 @@ class GroupLedger {
   bool Needs(const Call& call, int rank) const;
   std::string CallName(uint64_t number, const Call& call) const;
   absl::Status Late(uint64_t number, const Call& call) const;
+  // INVALID_ARGUMENT becomes FAILED_PRECONDITION: to callers it means that their call did not count.
   absl::Status OfGroup(absl::StatusCode code, const std::string& text, int culprit) const;
 
   const std::string name_;

@@ -58,7 +58,7 @@ TEST(ZeroStateTest, ZERO_24_ZERO_31_StateThatIsNotHereOrStaleNamesTheCallToMake)
   ranks.Step(1);
   const absl::Status stale = ranks.zero[1]->State().status();
   EXPECT_TRUE(absl::IsFailedPrecondition(stale));
-  EXPECT_THAT(Text(stale), HasSubstr("before step 1"));
+  EXPECT_THAT(Text(stale), AllOf(HasSubstr("has changed since"), HasSubstr("call Consolidate(1)")));
   EXPECT_TRUE(absl::IsInvalidArgument(ranks.zero[0]->Consolidate(2)));
   EXPECT_TRUE(absl::IsInvalidArgument(ranks.zero[0]->Consolidate(-1)));
 }
@@ -308,6 +308,22 @@ TEST(ZeroStateTest, APlainOptimizerElsewhereHasNoSnapshotHere) {
   const absl::Status status = TakeSnapshot(*optimizer, replica).status();
   EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
   EXPECT_THAT(Text(status), HasSubstr("owner0"));
+}
+
+TEST(ZeroStateTest, AnOptimizerOverOtherValuesOfThisWorkerHasNoSnapshot) {
+  GroupWorld world(1);
+  Worker& worker = *world.workers[0];
+  const Replica replica = Must(Replica::Create(worker, Model({{2}})));
+  CreateOptions rows;
+  rows.requires_grad = true;
+  rows.rows = true;
+  const RRef table = Must(worker.GetOrCreate(worker.name(), "table", Zeros({4, 2}), rows));
+  const auto optimizer = Must(DistributedOptimizer::Create(worker, Sgd{}, {table}));
+  for (const absl::Status& status : {TakeSnapshot(*optimizer, replica).status(),
+                                     LoadSnapshot(*optimizer, replica, OptimizerSnapshot{})}) {
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+    EXPECT_THAT(Text(status), AllOf(HasSubstr("table"), HasSubstr("no parameter of the replica")));
+  }
 }
 
 }  // namespace

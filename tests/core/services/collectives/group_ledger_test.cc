@@ -296,6 +296,12 @@ TEST_F(GroupLedgerTest, ARankThatGivesUpIsNamedWithItsReason) {
   EXPECT_EQ(Culprit(), "a");
 }
 
+TEST_F(GroupLedgerTest, AFailedGroupNeverSaysThatACallDidNotCount) {
+  ledger_.GiveUp(absl::InvalidArgumentError("a sparse gradient"), effects_);
+  EXPECT_TRUE(absl::IsFailedPrecondition(ledger_.failure())) << ledger_.failure();
+  EXPECT_THAT(Failure(), HasSubstr("rank 0 (a) cannot go on: a sparse gradient"));
+}
+
 TEST_F(GroupLedgerTest, ACallThatIsOverIsNotRevived) {
   Enter(Barrier());
   Enter(Barrier());
