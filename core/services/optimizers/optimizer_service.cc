@@ -85,8 +85,8 @@ absl::StatusOr<OptimizerPtr> FindOptimizer(store::Store& store, GlobalId id) {
   return OptimizerIn(*entry);
 }
 
-// Returns the optimizer that a request names, if the caller may do `right` with it. `Message` has
-// the id of an optimizer.
+// Returns the optimizer that a request names, if the caller has the right `right` to it. `Message`
+// has the id of an optimizer.
 template <typename Message>
 absl::StatusOr<OptimizerPtr> FindOptimizer(const OptimizerService::Uses& uses,
                                            const rpc::ServerCall& call, rpc::Right right,
@@ -220,7 +220,7 @@ absl::StatusOr<GlobalId> CheckOwn(const rpc::ServerCall& call, const char* what,
                                                  IncarnationToString(call.caller().incarnation)));
 }
 
-// Collects the gradients for a request. Message is a StepRequest or a PrepareRequest.
+// Returns the id of the step. `Message` is a StepRequest or a PrepareRequest.
 template <typename Message>
 absl::StatusOr<GlobalId> DecodeStepId(const rpc::ServerCall& call, const Message& message) {
   return CheckOwn(call, "step", {message.step_incarnation(), message.step_counter()});
@@ -251,7 +251,7 @@ absl::StatusOr<Collected> Collect(const OptimizerService::Uses& uses, OptimizerP
   return collected;
 }
 
-// `Message` is a StepRequest or a PrepareRequest.
+// Collects the gradients for a request. `Message` is a StepRequest or a PrepareRequest.
 template <typename Message>
 absl::StatusOr<Collected> Collect(const OptimizerService::Uses& uses, const rpc::ServerCall& call,
                                   const Message& message) {
