@@ -215,9 +215,9 @@ absl::Status RunStep(const rpc::Answer<v1::StepReply>& answer, GlobalId step_id,
 // Checks an id that its trainer has drawn: a trainer numbers only its own steps and turns.
 absl::StatusOr<GlobalId> CheckOwn(const rpc::ServerCall& call, const char* what, GlobalId id) {
   if (id.incarnation == call.caller().incarnation) return id;
-  return absl::InvalidArgumentError(absl::StrCat(what, " ", id.ToString(),
-                                                 " is none of its caller's, whose incarnation is ",
-                                                 IncarnationToString(call.caller().incarnation)));
+  return absl::InvalidArgumentError(absl::StrCat(
+      what, " ", id.ToString(), " was not numbered by its caller, whose incarnation is ",
+      IncarnationToString(call.caller().incarnation)));
 }
 
 // Returns the id of the step. `Message` is a StepRequest or a PrepareRequest.
