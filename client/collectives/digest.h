@@ -11,8 +11,8 @@
 
 namespace psd {
 
-// Takes values one after the other. Two digests of equal values in the same order give equal texts;
-// others give different ones, as far as a hash can tell. 0 and -0 differ.
+// Takes values one after the other. Equal values in the same order give equal texts; otherwise the
+// texts differ, unless two hashes happen to be equal. 0 and -0 differ.
 // Thread-compatible.
 class Digest {
  public:

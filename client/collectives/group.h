@@ -29,24 +29,26 @@ struct GroupOptions {
   std::vector<std::string> members;
   // The number of ranks that the group must have; 0 to take what `members` or the job says.
   size_t size = 0;
-  // The most time that all members may take until they have joined. Must be positive.
+  // The most time that Join waits for all members. Must be positive.
   absl::Duration join_timeout = absl::Seconds(60);
-  // The most time that a call may take which sets no timeout of its own. Must be positive.
+  // The timeout of calls that set none of their own. Must be positive.
   absl::Duration timeout = absl::Seconds(60);
 };
 
 struct CollectiveOptions {
-  // The most time that the call may take. absl::ZeroDuration() means the timeout of the group. It
-  // must be longer than the ranks are ever apart, because a rank that is late ends the group.
+  // The most time that the call may take. absl::ZeroDuration() means the timeout of the group.
+  // Choose it longer than any rank may lag behind the others, because a rank that is late ends the
+  // group.
   absl::Duration timeout = absl::ZeroDuration();
-  // A name for the call, at most 128 bytes. If the ranks give different names to a call, it fails.
-  // So names reveal calls of equal shapes that the ranks make in different orders.
+  // A name for the call, at most 128 bytes. The call fails if the ranks give it different names. So
+  // names reveal that the ranks make calls of equal shapes in different orders.
   std::string label;
 };
 
 // A rank's part in a group of workers that compute together. All ranks make the same calls in the
-// same order; a call returns when all ranks have made it and its result is there. Several calls may
-// be under way (…Async). Workers may be in several groups, also in two over the same workers.
+// same order. A call returns when all ranks have made it and its result is there; with the …Async
+// functions a rank can have several calls under way. A worker may be in several groups, also in two
+// with the same members.
 //
 // Results have the same bits on all ranks and from run to run: each element is reduced in the order
 // of the ranks, whatever its position, the size of the tensor and the carrier. f16 and bf16 are
@@ -85,13 +87,13 @@ class Group {
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
 
-  // Joins the same group again with the members that are left, in their former order. These are the
-  // members that the registrar still knows in the same incarnation, except for `without`. All of
-  // them call it with the same `without`. It should name a rank that was late, because the
-  // registrar knows a worker that is slow or stopped until its lease ends. If the registrar does
-  // not know a member that answers here, this waits for it. This group fails, if it has not. Waits
-  // at most `timeout`. Errors: as Join; UNAVAILABLE naming a member that is alive and that the
-  // registrar does not know; INVALID_ARGUMENT if nobody is left.
+  // Joins the same group again with the members that are left, in their former order: those that
+  // the registrar still knows in the same incarnation, except for `without`. All of them call it
+  // with the same `without`. A rank that was late should be in `without`, because the registrar
+  // knows a slow or stopped worker until its lease ends. If a member answers here but the registrar
+  // does not know it, this waits for the registrar. This group fails, unless it has failed before.
+  // Waits at most `timeout`. Errors: as Join; UNAVAILABLE naming a member that is alive and that
+  // the registrar does not know; INVALID_ARGUMENT if nobody is left.
   absl::StatusOr<std::shared_ptr<Group>> Rebuild(Worker& worker,
                                                  const std::vector<std::string>& without = {},
                                                  absl::Duration timeout = absl::Seconds(60));
@@ -118,8 +120,8 @@ class Group {
   // a floating dtype, i32 or i64. A mean needs a floating dtype.
   absl::StatusOr<Tensor> AllReduce(const Tensor& tensor, Reduction reduction = Reduction::kSum,
                                    const CollectiveOptions& options = {});
-  // Cuts that reduction along the first axis into size() equal blocks, and returns the r-th block
-  // on rank r.
+  // Reduces as AllReduce does, cuts the result along the first axis into size() equal blocks, and
+  // returns the r-th block on rank r.
   absl::StatusOr<Tensor> ReduceScatter(const Tensor& tensor, Reduction reduction = Reduction::kSum,
                                        const CollectiveOptions& options = {});
   // Returns the tensors of all ranks, by rank. They have the same shape and dtype.
@@ -179,7 +181,7 @@ class Group {
   Future<std::vector<Tensor>> Start(Request request, const CollectiveOptions& options);
   Future<Unit> StartSend(const Tensor& tensor, int to, const CollectiveOptions& options);
   Future<Tensor> StartReceive(int from, const CollectiveOptions& options);
-  // Start for users: callbacks run on the worker's threads for them.
+  // As Start. Callbacks of the result run on the worker's threads for continuations.
   Future<std::vector<Tensor>> StartForUser(Request request, const CollectiveOptions& options);
 
   // Returns the timeout of a call. Errors: INVALID_ARGUMENT for a negative one.

@@ -14,7 +14,7 @@
 
 namespace psd {
 
-// The most time that leaving waits for what is on its way to the others.
+// The most time that Leave waits until the other ranks have received everything.
 inline constexpr absl::Duration kMostLeaving = absl::Seconds(10);
 
 struct Group::State {

@@ -134,8 +134,8 @@ absl::Duration TimeLeft(absl::Time until) {
   return std::max(until - Clock::Steady().Now(), absl::Milliseconds(1));
 }
 
-// Whether that incarnation of a worker answers. A member that the registrar does not know may only
-// be unknown to it yet, because it was restarted.
+// Returns whether that incarnation of a worker answers. A registrar that was restarted may not know
+// a living member yet.
 bool Answers(worker::Runtime& runtime, const std::string& member, Incarnation incarnation) {
   rpc::CallOptions options;
   options.timeout = kProbe;

@@ -15,8 +15,9 @@ namespace psd {
 namespace {
 
 constexpr size_t kAlignment = 64;
-// The most bytes of messages that wait at once, where a message counts at least kLoneBytes: they
-// are kept beside the tensors, and the group keeps a limited number of calls.
+// The most bytes of messages that are under way at once, because they take memory beside the
+// tensors. A message counts at least kLoneBytes, because the group also limits the number of calls
+// under way.
 constexpr size_t kMostWaitingBytes = size_t{64} << 20;
 
 size_t WaitingBytes(const Parcel& parcel) {
@@ -48,7 +49,7 @@ std::vector<Parcel> PlanParcels(const std::vector<TensorForm>& forms) {
     open.bytes += RoundUp(bytes);
   }
   if (!open.members.empty()) parcels.push_back(std::move(open));
-  // Alone, a tensor needs no room for the next.
+  // The message of a single tensor has no padding.
   for (Parcel& parcel : parcels)
     if (parcel.members.size() == 1) parcel.bytes = forms[parcel.members[0]].NumBytes();
   return parcels;
@@ -147,14 +148,14 @@ absl::StatusOr<std::vector<std::vector<Tensor>>> Exchange(Group& group,
       const size_t bytes = WaitingBytes(parcel);
       while (!waiting.empty() && waiting_bytes + bytes > kMostWaitingBytes)
         PSD_RETURN_IF_ERROR(take());
-      Tensor given;  // undefined: what comes is checked when it is unpacked
+      Tensor given;  // undefined on other ranks: Unpack checks the message
       if (mine) {
         PSD_ASSIGN_OR_RETURN(given, Pack(parcel, sources[s].tensors));
       }
       waiting.push_back(
           {s, std::move(parcel), group.BroadcastAsync(given, sources[s].root, options)});
       waiting_bytes += bytes;
-      // A call that is refused does not count, so the next one would be taken for it.
+      // A refused call does not count, so the other ranks would take the next call for this one.
       const Future<Tensor>& entered = waiting.back().message;
       if (entered.IsReady()) PSD_RETURN_IF_ERROR(entered.Wait().status());
     }
@@ -168,7 +169,7 @@ absl::StatusOr<std::vector<std::vector<Tensor>>> Exchange(Group& group,
 absl::StatusOr<std::vector<std::vector<Tensor>>> BroadcastParcels(
     Group& group, const std::vector<ParcelSource>& sources, const CollectiveOptions& options) {
   auto all = Exchange(group, sources, options);
-  if (!all.ok()) return group.Fail(all.status());  // the others wait for what is not sent any more
+  if (!all.ok()) return group.Fail(all.status());  // the others wait for messages that do not come
   return all;
 }
 

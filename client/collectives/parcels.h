@@ -27,8 +27,8 @@ struct Parcel {
 inline constexpr size_t kLoneBytes = size_t{256} << 10;
 inline constexpr size_t kMostParcelBytes = size_t{4} << 20;
 
-// Decides which tensors travel together. The result depends on the forms alone, so all ranks that
-// have tensors of these forms get the same. Tensors without elements are in no parcel.
+// Decides which tensors travel together. The result depends on the forms alone, so ranks with equal
+// forms get equal results. Tensors without elements are in no parcel.
 std::vector<Parcel> PlanParcels(const std::vector<TensorForm>& forms);
 
 // Returns one tensor for each form, to be set by Unpack. The tensors are undefined, except for
@@ -39,7 +39,7 @@ absl::StatusOr<std::vector<Tensor>> WithoutElements(const std::vector<TensorForm
 // Errors: RESOURCE_EXHAUSTED.
 absl::StatusOr<Tensor> Pack(const Parcel& parcel, const std::vector<Tensor>& tensors);
 // Sets the members of `parcel` in `tensors`, which share the message's memory.
-// Errors: INVALID_ARGUMENT naming both, for a message of another form than Pack makes.
+// Errors: INVALID_ARGUMENT naming both forms, for a message of another form than Pack makes.
 absl::Status Unpack(const Parcel& parcel, const std::vector<TensorForm>& forms,
                     const Tensor& message, std::vector<Tensor>& tensors);
 

@@ -13,18 +13,19 @@
 
 namespace psd {
 
-// A parameter of which every replica has one, and whose gradients are averaged.
+// A parameter that every replica has. Its gradients are averaged over the replicas.
 struct ReplicatedParameter {
   Shape shape;
   DType dtype = DType::kF32;  // a floating dtype
-  bool requires_grad = true;  // if false, it has no gradient and takes no part
-  // If true, each replica keeps its own gradient, as those of different experts of a mixture.
+  bool requires_grad = true;  // if false, it has no gradient and is left out
+  // If true, each replica keeps its own gradient: the parameter belongs to an expert of a mixture,
+  // and every rank has another expert.
   bool expert = false;
   std::string name = {};  // may be empty
 };
 
-// Returns what the parameter has in common with those of the other replicas, in words: name, dtype,
-// shape, and whether it is an expert.
+// Returns a text of everything that must be equal on all replicas: name, dtype, shape, and whether
+// the parameter belongs to an expert.
 std::string Description(const ReplicatedParameter& parameter);
 
 // Parameters whose gradients are reduced at once.

@@ -16,7 +16,7 @@
 namespace psd {
 namespace {
 
-// Divides in f32 what has 16 bits, because operators take no others.
+// Tensors of 16-bit dtypes are divided in f32, because the operators do not take these dtypes.
 absl::StatusOr<Tensor> Divide(const Tensor& gradient, int ranks) {
   if (ItemSize(gradient.dtype()) > 2) return ops::Div(gradient, static_cast<double>(ranks));
   PSD_ASSIGN_OR_RETURN(const Tensor wide, ops::Cast(gradient, DType::kF32));
@@ -144,7 +144,7 @@ absl::StatusOr<std::vector<Tensor>> BufferedAllReduce::Mean(
     CollectiveOptions call = options;
     call.label = LabelOf(i, options);
     sums.push_back(group_->AllReduceAsync(*buffer, Reduction::kSum, call));
-    // A call that is refused does not count, so the next one would be taken for it.
+    // A refused call does not count, so the other ranks would take the next call for this one.
     if (sums.back().IsReady() && !sums.back().Wait().ok()) {
       const absl::Status refused = sums.back().Wait().status();
       return i == 0 ? refused : group_->Fail(refused);

@@ -22,8 +22,7 @@
 namespace psd {
 
 struct BufferedOptions {
-  // The size of a buffer in elements. With larger buffers there are fewer calls, which take more
-  // memory.
+  // The size of a buffer in elements. Larger buffers need fewer calls and more memory.
   int64_t buffer_elements = int64_t{1} << 28;
 };
 
@@ -56,7 +55,7 @@ class BufferedAllReduce {
   BufferedAllReduce(std::shared_ptr<Group> group, std::vector<ReplicatedParameter> parameters,
                     std::vector<BufferGroup> groups, std::string digest);
   absl::Status Check(const std::vector<Tensor>& gradients) const;
-  // Waits for the oldest of `sums`, that of this group, and puts its parts into `means`.
+  // Waits for the first of `sums`, which is that of `group`, and puts its parts into `means`.
   absl::Status Take(size_t group, std::deque<Future<Tensor>>& sums,
                     std::vector<Tensor>& means) const;
   // Returns the gradients of a group, divided and one after another.

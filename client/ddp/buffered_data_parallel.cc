@@ -12,7 +12,7 @@
 namespace psd {
 namespace {
 
-// Multiplies in f32 what has 16 bits, because operators take no others.
+// Tensors of 16-bit dtypes are multiplied in f32, because the operators do not take these dtypes.
 absl::StatusOr<Tensor> Scale(const Tensor& gradient, double factor) {
   if (ItemSize(gradient.dtype()) > 2) return ops::Mul(gradient, factor);
   PSD_ASSIGN_OR_RETURN(const Tensor wide, ops::Cast(gradient, DType::kF32));
@@ -66,7 +66,7 @@ absl::Status BufferedDataParallel::AllReduceGradients(const Context& context,
   }
   PSD_RETURN_IF_ERROR(Plan());
   PSD_ASSIGN_OR_RETURN(const Replica::Collected collected, replica_.Collect(context));
-  // A parameter that was frozen after the forward pass has a gradient. It keeps that.
+  // A parameter that was frozen after the forward pass has a gradient, which it keeps.
   std::vector<Tensor> gradients = collected.gradients;
   for (size_t i = 0; i < gradients.size(); ++i)
     if (!planned_for_[i]) gradients[i] = Tensor();
@@ -76,6 +76,8 @@ absl::Status BufferedDataParallel::AllReduceGradients(const Context& context,
     if (!scaled.ok()) return group_->Fail(scaled);
   }
   const absl::Status replaced = replica_.Replace(collected, means);
+  // The other ranks have the means by now. This rank fails the group, because they would go on with
+  // other gradients than its own.
   return replaced.ok() ? replaced : group_->Fail(replaced);
 }
 
@@ -90,5 +92,4 @@ absl::Status BufferedDataParallel::ScaleBySamples(std::vector<Tensor>& means, do
   return absl::OkStatus();
 }
 
-// The other ranks have means by now, and would go on with other gradients than this one.
 }  // namespace psd

@@ -35,8 +35,8 @@ struct ReplicaParameter {
   Tensor elements;   // of its first version; a floating dtype
   // If false, no gradients are collected for it, and no optimizer steps it.
   bool requires_grad = true;
-  // If true, its gradients are not averaged: each rank keeps its own, as those of the experts of a
-  // mixture.
+  // If true, its gradients are not averaged: it belongs to an expert of a mixture, and every rank
+  // has another expert.
   bool expert = false;
 };
 
@@ -66,7 +66,7 @@ class Replica {
   // Returns the elements of all parameters as they are at one moment. Later steps do not change the
   // result.
   absl::StatusOr<std::vector<Tensor>> Elements() const;
-  // The same for some of them. Requires: each of `indices` is below size().
+  // The same for the parameters with these numbers. Requires: each of `indices` is below size().
   absl::StatusOr<std::vector<Tensor>> Elements(const std::vector<size_t>& indices) const;
   // Replaces elements. Each pair has the number of a parameter and its next version. The parameters
   // change one after the other.

@@ -13,7 +13,7 @@
 namespace psd {
 namespace {
 
-// A rank's word on its next iteration.
+// A rank's message about its next iteration.
 enum class Word : int32_t {
   kHasInput = 1,
   kHasNone = 2,
@@ -36,7 +36,7 @@ absl::Status Check(const std::vector<Joinable*>& joinables) {
   return absl::OkStatus();
 }
 
-// The words of all ranks on one iteration.
+// The messages of all ranks about one iteration.
 struct Words {
   std::vector<std::string> without_input;  // "rank 1 (t1)"
   std::vector<std::string> failed;

@@ -162,15 +162,15 @@ absl::Status ZeroRedundancyOptimizer::Impl::Consolidate(int to) {
     return absl::InvalidArgumentError(
         absl::StrCat("consolidating to rank ", to, " of a group of ", group_->size()));
   }
-  // Ranks that name different targets, or make other calls, are found out here.
+  // This call fails if the ranks name different targets, or if one makes another call.
   PSD_RETURN_IF_ERROR(group_->Barrier(Labelled(absl::StrCat("zero, state to rank ", to))));
   snapshot_.reset();
   consolidated_to_ = -1;
   StatesOfRanks states(static_cast<size_t>(group_->size()));
   for (int from = 0; from < group_->size(); ++from) {
     if (absl::Status moved = Move(from, to, states[from]); !moved.ok()) return group_->Fail(moved);
-    // The deadline of a call is for one rank's state. And without this, a rank that has sent its
-    // state would not learn that another one has died.
+    // The barrier gives each rank's state a deadline of its own. A rank that has sent its state
+    // learns here that another rank has died.
     PSD_RETURN_IF_ERROR(group_->Barrier(StateOfRank(from)));
   }
   if (to == group_->rank()) {

@@ -38,9 +38,9 @@ struct GroupSnapshot {
 struct OptimizerSnapshot {
   std::string type;  // "adam"
   std::vector<GroupSnapshot> groups;
-  uint64_t steps = 0;       // accepted ones, by which the schedule goes
+  uint64_t steps = 0;       // accepted steps, which the schedule counts
   double loss_scale = 0;    // 0 if losses are not scaled
-  uint64_t good_steps = 0;  // in a row, with this loss scale
+  uint64_t good_steps = 0;  // steps in a row that did not overflow with this loss scale
 };
 
 // Copies the state of an optimizer over parameters of `replica` that only this trainer steps. A

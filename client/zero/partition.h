@@ -22,7 +22,7 @@ struct PartitionParameter {
   // instead; a frozen parameter then has load 0.
   int64_t load = 0;
   // The extent of its first axis; 1 for a scalar. With PartitionOptions::cut_huge the parameter may
-  // be cut between two rows, each of which has an equal share of the load.
+  // be cut between rows. Every row has an equal share of the load.
   int64_t rows = 1;
 };
 

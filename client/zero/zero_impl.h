@@ -55,7 +55,7 @@ class ZeroRedundancyOptimizer::Impl {
   // Errors: INVALID_ARGUMENT naming a parameter that cannot travel in one message.
   absl::Status CheckSizes(const zero::ShardedGroup& group) const;
   absl::StatusOr<zero::Shards> Spread(const std::vector<zero::ShardedGroup>& groups) const;
-  // Makes an optimizer over this rank's shard of `groups`, without state.
+  // Makes an optimizer over this rank's shard of `groups`, with the state of a new optimizer.
   absl::StatusOr<std::unique_ptr<zero::LocalOptimizer>> MakeLocal(
       const std::vector<zero::ShardedGroup>& groups, const zero::Shards& shards) const;
   // Gives `next` the options, state and counters of the present optimizer. `next` has the same
@@ -65,20 +65,20 @@ class ZeroRedundancyOptimizer::Impl {
   // give different ones.
   absl::Status Agree(absl::string_view what, const std::vector<zero::ShardedGroup>& groups) const;
 
-  // The parameters of each group, on whatever rank they are stepped.
+  // Returns the parameters of each group, whichever rank steps them.
   zero::EntryGroups GroupEntries() const;
 
   absl::StatusOr<optim::StepWishes> WishesOf(const ZeroStepOptions& options) const;
-  // Returns the options of the calls of one step. Their label differs between ranks that would not
-  // make the same step: with other wishes, frozen parameters, options or counters.
+  // Returns the options of the calls of one step. The label differs between ranks that would not
+  // make the same step, because their wishes, frozen parameters, options or counters differ.
   absl::StatusOr<CollectiveOptions> CallOf(const optim::StepWishes& wishes,
                                            const std::vector<bool>& frozen) const;
   // Steps on all ranks. Returns false, with nothing applied, if the gradients have no finite norm
   // to clip by. An error may leave the ranks with different parameters.
   absl::StatusOr<bool> StepTogether(GlobalId context, const optim::StepWishes& wishes);
-  // Decides how gradients are scaled and limited, with the norm of those of all ranks if that is
-  // needed. Returns nothing if there is no finite norm to clip by. All ranks decide alike, and with
-  // the bits with which one optimizer over all parameters would.
+  // Decides how gradients are scaled and limited. If that needs the norm, it is the norm of the
+  // gradients of all ranks. Returns nothing if the norm to clip by is not finite. All ranks get the
+  // same terms, with the bits that one optimizer over all parameters would get.
   absl::StatusOr<std::optional<optim::StepTerms>> Decide(const optim::StepPlan& plan,
                                                          const optim::StepWishes& wishes,
                                                          const CollectiveOptions& call) const;

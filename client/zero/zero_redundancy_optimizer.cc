@@ -159,7 +159,7 @@ absl::Status ZeroRedundancyOptimizer::Impl::SetOptions(
     options.push_back(std::move(now.options));
   }
   for (const auto& [name, value] : changes) options[group][name] = value;
-  // A rank must not take options that another one refuses for a parameter of its shard.
+  // A rank must not accept options that another rank refuses for a parameter of its own shard.
   PSD_RETURN_IF_ERROR(local_->FunctionsWith(options, GroupEntries()).status());
   return local_->SetOptions(group, changes);
 }
@@ -277,7 +277,8 @@ absl::Status ZeroRedundancyOptimizer::Impl::Step(const Context& context,
 
 absl::StatusOr<bool> ZeroRedundancyOptimizer::Impl::StepTogether(GlobalId context,
                                                                  const optim::StepWishes& wishes) {
-  // What is frozen now stays so on all ranks, also if it was frozen after the forward pass.
+  // Parameters that are frozen now stay as they are on all ranks, even if they were frozen after
+  // the forward pass.
   std::vector<bool> frozen;
   absl::flat_hash_set<GlobalId> frozen_ids;
   for (size_t i = 0; i < entries_.size(); ++i) {

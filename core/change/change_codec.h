@@ -13,9 +13,9 @@
 
 namespace psd::change {
 
-// The result holds copies of everything, but only for named contents: gradients of parameters that
-// never had a name are left out. Errors: RESOURCE_EXHAUSTED if there is no memory to make a strided
-// tensor contiguous, or if the record would have 2 GiB, which no message can have.
+// The result holds copies of everything that belongs to named contents; gradients of parameters
+// that never had a name are left out. Errors: RESOURCE_EXHAUSTED if there is no memory to make a
+// strided tensor contiguous, or if the record would have 2 GiB, which no message can have.
 absl::StatusOr<v1::JournalRecord> EncodeChange(const Change& change);
 
 // Requires: the tensor is on the host. Errors: RESOURCE_EXHAUSTED as above.

@@ -84,7 +84,7 @@ class ServerCall {
 
   // Runs `callback` when this worker learns that the caller will never take this answer, because it
   // cancelled the call, its deadline passed, or it sent the read again after the connection broke.
-  // What the answer gave the caller can be released then. Runs at most once, and not if the
+  // The callback releases what the answer gave the caller. It runs at most once, and not if the
   // caller's session ends, which releases everything of that session anyhow. To be called before
   // Reply, on the thread that replies.
   virtual void OnAnswerDropped(Task callback) = 0;

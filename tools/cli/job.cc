@@ -128,7 +128,7 @@ std::string ProblemOf(const Options& options, const OwnerAddress& owner, bool& h
   const absl::StatusOr<v1::WorkerStatus> status = AskStatus(there);
   if (!status.ok()) return absl::StrCat(owner.name, ": ", status.status().message());
   if (status->name() != owner.name) {
-    return absl::StrCat(owner.name, ": who answers at ", owner.address, " is ",
+    return absl::StrCat(owner.name, ": the worker at ", owner.address, " is ",
                         Quoted(status->name()));
   }
   hosts_nothing = status->hosts_nothing();

@@ -16,12 +16,12 @@ namespace psd::cli {
 
 // Returns a worker that is attached to all owners of the job except those of --leave_out. The
 // owners are those of --owners, or those that the registrar of the owner at --address knows. The
-// worker does not join the job, so trainers do not see it. Errors: UNAVAILABLE naming every owner
-// that is missing or does not answer at its address; it ends with `remedy`, which says what the
-// user can do instead of bringing the owner back. FAILED_PRECONDITION for a registrar without
-// values in
-// --owners, or at --address if it knows no owner; INVALID_ARGUMENT for a wrong --owners or
-// --leave_out.
+// worker does not join the job, so trainers do not see it. Errors:
+// - UNAVAILABLE naming every owner that is missing or does not answer at its address. The text ends
+//   with `remedy`, which says what the user can do instead of bringing the owner back.
+// - FAILED_PRECONDITION if --owners names a registrar without values, or if there is one at
+//   --address and it knows no owner.
+// - INVALID_ARGUMENT for a wrong --owners or --leave_out.
 absl::StatusOr<std::unique_ptr<Worker>> AttachToJob(const Options& options,
                                                     absl::string_view remedy);
 

@@ -115,7 +115,7 @@ absl::Status Launcher::StartRegistrar() {
   registrar->tag = "[registrar] ";
   registrar->is_registrar = true;
   registrar->spec.kept_descriptor = ends[1];
-  registrar->spec.silent = true;  // its line for people is not part of the job's output
+  registrar->spec.silent = true;  // the line that it prints is not part of the job's output
   registrar->spec.command = {spec_.psd,    "--registrar_only",   "--name",      kRegistrarName,
                              "--listen",   "127.0.0.1:0",        "--log_level", "error",
                              "--ready_fd", absl::StrCat(ends[1])};
@@ -245,8 +245,8 @@ void Launcher::ReapAll() {
     if (!process->child->EndGroup()) continue;
     keeper_->Forget(process->child->pid());
     process->wait_status = process->child->Reap();
-    // All that it has written can be read now. Later bytes come from others that hold the pipe
-    // open.
+    // Everything that the process has written can be read now. Later bytes come from other
+    // processes that hold the pipe open.
     for (std::optional<Stream>* stream : {&process->output, &process->errors})
       if (stream->has_value()) ::ioctl((*stream)->descriptor, FIONREAD, &(*stream)->left);
   }
@@ -255,7 +255,7 @@ void Launcher::ReapAll() {
 void Launcher::EndRegistrarLast() {
   const bool ranks_will_start = address_pipe_ >= 0 && !kill_at_.has_value();
   if (ranks_will_start || RunningRanks() != 0) return;
-  // An orderly stop would save nothing of the registrar.
+  // The registrar keeps nothing that an orderly stop would save, so it is killed.
   for (const auto& process : processes_)
     if (process->child != nullptr) process->child->Signal(SIGKILL);
 }
@@ -279,7 +279,7 @@ void Launcher::ReadFrom(Process& process) {
 void Launcher::ReadStream(bool last, OutputSink& sink, std::optional<Stream>* stream) {
   char bytes[kReadBytes];
   std::string whole;
-  // After a second signal it waits for no reader, and drops what is left.
+  // After a second signal it drops output that is left, and waits for no reader.
   while (stream->has_value() && (impatient_ || !sink.full())) {
     const size_t most = last ? static_cast<size_t>((*stream)->left) : kReadBytes;
     const ssize_t got = ::read((*stream)->descriptor, bytes, std::min(most, kReadBytes));

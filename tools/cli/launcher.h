@@ -30,7 +30,8 @@ struct JobSpec {
   std::string psd;                   // the daemon's program, for the registrar
 };
 
-// Works on one thread, which waits only in one place, for all of its processes together. Used once.
+// Works on one thread, which waits for all of its processes together, in one place. Can be used
+// once.
 class Launcher {
  public:
   explicit Launcher(JobSpec spec);
@@ -76,7 +77,7 @@ class Launcher {
   void TakeSignals();
   void ReadAddress();
   void ReapAll();
-  // Reads what is there of a process's output. When an ended process has been read to its end,
+  // Reads what a process has written so far. When all output of an ended process has been read,
   // handles its end.
   void ReadFrom(Process& process);
   void ReadStream(bool last, OutputSink& sink, std::optional<Stream>* stream);
@@ -104,7 +105,7 @@ class Launcher {
   absl::Status failure_;               // the first one
   int stopped_by_ = 0;                 // the signal that ended the job
   std::optional<absl::Time> kill_at_;  // set while it stops
-  bool impatient_ = false;             // whether it was told twice to stop
+  bool impatient_ = false;             // whether a second signal has come
 };
 
 }  // namespace psd::cli

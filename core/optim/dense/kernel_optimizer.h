@@ -26,9 +26,9 @@ struct KernelSlot {
 
 // A kernel with fixed options, found for each device by its name.
 struct Kernel {
-  // Whether `device`, which is not the CPU, has the kernel.
+  // Returns whether `device`, which is not the CPU, has the kernel.
   std::function<bool(const Device& device)> is_on;
-  // Steps any number of arrays that share type and step number. Thread-safe. Requires:
+  // Steps any number of arrays that have the same type and step number. Thread-safe. Requires:
   // is_on(*device), or `device` is null, which means the CPU.
   std::function<void(Device* device, const kernels::OptimBatch&)> run;
 };

@@ -23,7 +23,7 @@ struct StateSlot {
   double initial = 0;
 };
 
-// Returns the kernels' name for a dtype that an optimizer can step.
+// Returns the kernels' enumerator for `dtype`. Requires: an optimizer can step the dtype.
 kernels::OptimType OptimTypeOf(DType dtype);
 
 class RowOptimizer;  // core/optim/functional/row_optimizer.h
@@ -43,12 +43,12 @@ class FunctionalOptimizer {
   // Errors: UNIMPLEMENTED, naming the type and the device, for a device (null for the CPU) that
   // cannot step. Unless a type overrides this, it works on the CPU only.
   virtual absl::Status CheckDevice(const Device* device) const;
-  // Takes one step of all arrays of `batch`. Their addresses belong to `device`; null means the
-  // CPU. A batch may have parts of parameters. The parts of one parameter may be in several
-  // batches, which are stepped on several threads at once; the result does not depend on the
-  // division. `stochastic_rounding` is not set: it is an option. Cannot fail, because everything
-  // was checked before. A device may still be at work when this returns; Device::Synchronize waits
-  // for it and reports its failure.
+  // Takes one step of all arrays of `batch`. Their addresses are in the memory of `device`; null
+  // means the CPU. An array may be a part of a parameter. The other parts of the parameter may be
+  // in other batches, which other threads step at the same time; the result does not depend on the
+  // division. `stochastic_rounding` is not set in `batch`: it is an option. Cannot fail, because
+  // everything was checked before. A device may still be at work when this returns;
+  // Device::Synchronize waits for it and reports its failure.
   virtual void Apply(Device* device, const kernels::OptimBatch& batch) const = 0;
   // Returns the part that steps rows and takes sparse gradients; null if there is none.
   virtual const RowOptimizer* rows() const { return nullptr; }

@@ -135,8 +135,8 @@ void OwnerOptimizer::RunSized(int64_t elements, FlowId flow, Task run) {
 void OwnerOptimizer::TakeTurn(StepRequest request) {
   if (gate_ == nullptr) return request.done(StepResult{});
   request.takes_turn = true;
-  // Not shared: the gate keeps it while it waits for the turn, and calls it only in calls of this
-  // object.
+  // `this` is enough: the gate keeps the request while it waits for the turn, and calls it only in
+  // calls of this object.
   request.done = [this, done = std::move(request.done)](absl::StatusOr<StepResult> result) mutable {
     if (result.ok()) result->steps_accepted = stats().steps;
     done(std::move(result));

@@ -267,7 +267,8 @@ class OwnerOptimizer : public store::Object, public std::enable_shared_from_this
       PSD_EXCLUDES(mutex_);
   // Counts a skipped round as one skipped step, as an applied round counts as one accepted step.
   void RecordOverflow(StepChange& change) PSD_EXCLUDES(mutex_);
-  // Checks that `function` can step all parameters of `group`.
+  // Checks that `function` can step all parameters of `group`. Errors: those of
+  // SteppedParameter::CheckOptions.
   absl::Status CheckFunction(size_t group, const FunctionalOptimizer& function) const;
   absl::StatusOr<GroupOptions> ChangeOptions(size_t group,
                                              const std::map<std::string, double>& changes,
@@ -279,7 +280,7 @@ class OwnerOptimizer : public store::Object, public std::enable_shared_from_this
   ChangeApplier& changes_;
   const Helpers helpers_;
   Executor* const large_steps_;  // may be null
-  // Its own id; every step claims it, so steps of one optimizer are serial.
+  // The optimizer's own id. Every step claims it, so steps of the optimizer run one after another.
   const GlobalId claim_id_;
   const OptimizerSettings settings_;
   const std::vector<OptimizerSpec> created_;  // the spec that each group was created with

@@ -51,7 +51,7 @@ class StepSweep {
     Device* device;
     kernels::OptimBatch batch;  // without the address of its arrays
   };
-  // What one thread does with one function at a time.
+  // Arrays that one thread steps by one function.
   struct Work {
     const FunctionalOptimizer* function;
     std::vector<kernels::OptimArrays> arrays = {};

@@ -49,7 +49,7 @@ absl::StatusOr<StepPlan> ParameterTable::Plan(std::vector<ParameterGradient> gra
     const std::optional<size_t> index = Find(each.parameter, next);
     if (!index.has_value()) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "a gradient for value ", each.parameter.ToString(), ", which is none of the ",
+          "a gradient for value ", each.parameter.ToString(), ", which is not one of the ",
           parameters_.size(), " parameters of this optimizer"));
     }
     PSD_RETURN_IF_ERROR(parameters_[*index]->Prepare(each));

@@ -3,12 +3,12 @@
 // Decides whose step may run now, so that no gradient gets more than `bound` steps old. Pure.
 //
 // The clock counts applied steps. A member computes its next gradients after its last step has
-// ended. The clock at that moment is the member's *floor*. So its next step is at most `bound` old
-// if it runs at a clock of at most floor + bound, its *deadline*. A step may run if, after it, all
-// other members could still step by their deadlines, the earliest deadline first. With a bound of
-// at least members - 1 some step may always run. If no step may run and every member waits, the
-// oldest step runs: no member hangs, and the owner's exact check refuses a gradient that is then
-// too old.
+// ended. The clock at that moment is the member's *floor*. Its next step is at most `bound` old if
+// it runs when the clock is at most floor + bound, the member's *deadline*. A step may run if
+// afterwards all other members could still step by their deadlines, in the order of the deadlines.
+// If the bound is at least members - 1, some step may always run. If no step may run and every
+// member waits, the oldest step runs: so no member hangs, and the owner's exact check refuses a
+// gradient that is then too old.
 
 #include <cstddef>
 #include <cstdint>

@@ -24,9 +24,9 @@
 
 namespace psd::optim {
 
-// A step waits, then runs, and is then known to `known` if it was applied. If it was not applied,
-// it may be asked for again. Thread-safe. No callback except Known and Turns is called with a lock
-// held.
+// A step waits, then runs, and if it was applied, `known` knows it from then on. A step that was
+// not applied may be asked for again. Thread-safe. No callback except Known and Turns is called
+// with a lock held.
 class StepGate {
  public:
   // Runs steps as one. Either all of them measure or none does. May return before they are done.
@@ -76,8 +76,8 @@ class StepGate {
   // Asks `known` again about every waiting step, and answers those that must not wait any longer.
   void Recheck() PSD_EXCLUDES(mutex_);
   // From now on nobody waits for the session until its next step, and its turns are over. Does
-  // nothing if the session has asked for a step or turn of the number `before` or more since; if
-  // `before` is 0, it always takes effect.
+  // nothing if the session has since asked for a step or turn with the number `before` or a greater
+  // one; if `before` is 0, it always takes effect.
   void Leave(GlobalId session, uint64_t before) PSD_EXCLUDES(mutex_);
 
   // Answers every waiting step with `why`, and from now on every step that would have to be

@@ -3,10 +3,11 @@
 // Remembers the steps, or turns, that have ended on an owner, so that no step is applied twice.
 // Pure.
 //
-// A trainer numbers its steps upwards, and says with each step below which number all of its steps
-// have ended, which means that it will never ask for them again. Above that number the owner
-// remembers every ended step of the trainer, up to a bound, and refuses all steps that are not
-// above it. So a step that is neither remembered nor refused was never applied.
+// A trainer numbers its steps upwards. With each step it says below which number all of its steps
+// have ended; it will never ask for those again. The owner remembers every ended step from that
+// number on, and forgets the oldest ones if there are too many. It refuses steps below that number,
+// and those that are not newer than a forgotten one. So a step that is neither remembered nor
+// refused was never applied.
 
 #include <cstddef>
 #include <cstdint>

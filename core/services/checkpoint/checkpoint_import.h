@@ -1,6 +1,7 @@
 #pragma once
 
-// Values that are loaded into an owner. Each replaces another value with its state, or is new.
+// Values that are loaded into an owner. Each of them replaces another value and its state, or is
+// new.
 
 #include <cstdint>
 #include <memory>

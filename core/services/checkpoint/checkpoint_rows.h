@@ -1,6 +1,6 @@
 #pragma once
 
-// Helpers that copying into an owner and out of an owner share: a range of rows, and the state of a
+// Helpers for copying values into an owner and out of it: a range of rows, and the state of a
 // value.
 
 #include <cstdint>

@@ -38,13 +38,13 @@ class CallData {
 
   void Bring(Own own);
   const CollectiveCall& call() const { return own_.call; }
-  // Sets the plan, and with it the form for a rank that takes whatever the root gives.
-  // Requires: Bring.
+  // Sets the plan. If `form` is not null, it is the form of the call, for a rank that takes
+  // whatever the root gives. Requires: Bring.
   void SetPlan(const TensorForm* form, const CallPlan& plan);
   // Null before SetPlan.
   const CallPlan* plan() const { return plan_.has_value() ? &*plan_ : nullptr; }
   // Keeps a piece of phase 0 that came from another rank. Before SetPlan only the data of a small
-  // call may come, as piece 0. Requires: it has the size of its range.
+  // call may come, as piece 0. Requires: the piece has the size of its range.
   void Keep(int from, size_t index, Buffer piece);
 
   // The functions below require SetPlan.

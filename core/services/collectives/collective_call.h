@@ -1,6 +1,6 @@
 #pragma once
 
-// The description of one call of a group's rank. All ranks of a group must make the same calls in
+// Describes one call that a rank of a group makes. All ranks of a group must make the same calls in
 // the same order. They compare these descriptions to find calls that differ.
 
 #include <cstdint>
@@ -25,8 +25,8 @@ enum class Operation : uint8_t {
   kScatter = 7,        // rank r gets the r-th input of the root
 };
 
-// How the numbers of the ranks become one, element by element, in the order of the ranks. f16 and
-// bf16 are computed as floats, and rounded once.
+// How the elements of the ranks are combined: one after the other, in the order of the ranks. f16
+// and bf16 are computed as floats, and rounded once.
 enum class Reduction : uint8_t {
   kSum = 1,
   kMean = 2,  // the sum, divided by the number of ranks; floating dtypes only

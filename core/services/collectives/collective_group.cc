@@ -12,13 +12,13 @@ namespace {
 
 // A large call has at most this many pieces on their way to one rank.
 constexpr size_t kMostInFlight = 8;
-// How much longer than the call a message may take. The ledger names those that are late at the
-// deadline, before the messages to them fail.
+// How much longer than its call a message may take. So the ledger names the late ranks at the
+// deadline before the messages to them fail.
 constexpr absl::Duration kMessageGrace = absl::Seconds(10);
 // A rank is blamed only after everything that has arrived was read. This process may have been
 // stopped, and the other ranks may have been in time and have found this one late.
 constexpr absl::Duration kReading = absl::Milliseconds(100);
-// If a timer comes later than by this, the process was stopped and has more to read.
+// If a timer is late by more than this, the process was stopped and has more to read.
 constexpr absl::Duration kStall = absl::Milliseconds(500);
 constexpr absl::Duration kReadingAfterStall = absl::Seconds(1);
 
@@ -123,7 +123,7 @@ Future<CollectiveGroup::Tensors> CollectiveGroup::Start(CollectiveCall call, Ten
     if (absent >= 0) watch = watches_[absent].reply();
     steps = Resolve(effects);
   }
-  // A thread that waits for the result receives the messages of a rank that it waits for.
+  // A thread that waits for the result also receives messages from that rank.
   if (watch.valid()) running->result.HelpLike(watch);
   Perform(steps);
   Arm();

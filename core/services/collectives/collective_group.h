@@ -69,7 +69,7 @@ class CollectiveGroup : public std::enable_shared_from_this<CollectiveGroup> {
   absl::Status failure() const PSD_EXCLUDES(mutex_);
 
   // Asks all other ranks to say when their part ends. These calls also fail if a rank dies. Must be
-  // called once, when all ranks have made their group.
+  // called once, when all ranks have made their part.
   void Watch() PSD_EXCLUDES(mutex_);
 
   // Makes the group's next call. See CallData for the inputs and the results.
@@ -87,7 +87,7 @@ class CollectiveGroup : public std::enable_shared_from_this<CollectiveGroup> {
   Future<Tensor> Receive(int from, const std::string& label, absl::Duration timeout)
       PSD_EXCLUDES(mutex_);
 
-  // Fails the group on all ranks because this one cannot make its next call.
+  // Fails the group on all ranks, because this rank cannot make its next call.
   void GiveUp(const absl::Status& why) PSD_EXCLUDES(mutex_);
 
   // Ends this rank's part: calls that are not complete here fail. Before that it waits at most
@@ -120,8 +120,8 @@ class CollectiveGroup : public std::enable_shared_from_this<CollectiveGroup> {
     size_t in_flight = 0;
     std::deque<OutgoingPiece> waiting;
   };
-  // A call that this rank has made, or that another one has made first. What is not guarded by
-  // mutex_ is set before the first effect that uses it.
+  // A call that this rank or another one has made. Members that are not guarded by mutex_ are set
+  // before the first effect that uses them.
   struct Running {
     Running(int ranks, int rank) : data(ranks, rank), lines(ranks) {}
     CallData data;
@@ -141,14 +141,15 @@ class CollectiveGroup : public std::enable_shared_from_this<CollectiveGroup> {
   };
   using Steps = absl::InlinedVector<Step, 4>;
 
-  // Returns the steps to be performed for effects, under the lock under which these came.
+  // Returns the steps to be performed for `effects`. Must be called before the lock is released
+  // under which the ledger has returned them.
   Steps Resolve(const GroupEffects& effects) PSD_REQUIRES(mutex_);
-  // Performs them in order, without the lock.
+  // Performs steps in order, without the lock.
   void Perform(const Steps& steps) PSD_EXCLUDES(mutex_);
   void Tell(uint64_t number, const RunningPtr& running) PSD_EXCLUDES(mutex_);
   void Open(uint64_t number, const RunningPtr& running, int to) PSD_EXCLUDES(mutex_);
   void SendReduced(uint64_t number, const RunningPtr& running, size_t index) PSD_EXCLUDES(mutex_);
-  // Sends what waits in the line, as far as pieces may be in flight.
+  // Sends pieces that wait in the line, as long as few enough are in flight.
   void Pump(uint64_t number, const RunningPtr& running, int to) PSD_EXCLUDES(mutex_);
   void ReduceLater(uint64_t number, const RunningPtr& running, size_t index);
   void Complete(const RunningPtr& running) PSD_EXCLUDES(mutex_);
@@ -167,7 +168,7 @@ class CollectiveGroup : public std::enable_shared_from_this<CollectiveGroup> {
     rpc::Call question;  // not set before it is asked
   };
   static void Give(const TakeAnswer& answer, const Sending& sending);
-  // Answers questions for sends that are not made any more, because the group has ended here.
+  // Answers questions for sends that will not be made, because the group has ended here.
   static void EndQuestions(const std::map<TransferLedger::Key, TakeAnswer>& questions,
                            const v1::CollectiveEnd& end);
   void NotReceived(int from, uint64_t number, const absl::Status& why) PSD_EXCLUDES(mutex_);
@@ -177,11 +178,11 @@ class CollectiveGroup : public std::enable_shared_from_this<CollectiveGroup> {
   // be answered without the lock.
   absl::Status LeftTransfers(int rank, std::vector<TakeAnswer>& unanswered) PSD_REQUIRES(mutex_);
   absl::Status Received(int from, uint64_t number, const rpc::Reply& reply) PSD_EXCLUDES(mutex_);
-  // Fails the transfers that wait, after the others were told how the group has ended.
+  // Fails the transfers that wait. The other ranks have been told how the group has ended.
   void FailTransfers(const absl::Status& failure, const v1::CollectiveEnd& end)
       PSD_EXCLUDES(mutex_);
 
-  // Events of the ledger that come from several places.
+  // Pass an event to the ledger.
   void Fail(const absl::Status& failure) PSD_EXCLUDES(mutex_);
   void Lost(int rank, const absl::Status& why) PSD_EXCLUDES(mutex_);
 

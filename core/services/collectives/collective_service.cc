@@ -16,8 +16,8 @@ std::string GenerationName(uint64_t generation) {
   return absl::StrCat("generation ", IncarnationToString(generation), " of a group");
 }
 
-// Frees the message of a call that may wait for long. Errors: INVALID_ARGUMENT for a message that
-// carries more than its fields.
+// Frees the message of a call that may wait for long before it is answered. Errors:
+// INVALID_ARGUMENT for a message that carries more than its fields.
 absl::Status Shorten(rpc::ServerCall& call) {
   if (!call.payload().buffers.empty())
     return absl::InvalidArgumentError(absl::StrCat(call.method(), " takes no buffers"));

@@ -11,7 +11,8 @@
 namespace psd::services {
 namespace {
 
-// How much longer than the receive its question may take: the ledger names who is late before.
+// How much longer than its receive a question may take. So the ledger names the late rank before
+// the question fails.
 constexpr absl::Duration kQuestionGrace = absl::Seconds(10);
 
 }  // namespace
@@ -109,7 +110,7 @@ void CollectiveGroup::NotReceived(int from, uint64_t number, const absl::Status&
   Fail(not_sent);
 }
 
-// The failure of the other rank's group is this group's failure, whoever has caused it.
+// The failure of the group at the other rank is its failure here too, whichever rank has caused it.
 void CollectiveGroup::EndedBefore(int from, uint64_t number, const v1::CollectiveEnd& end) {
   if (!end.left()) return Fail(DecodeFailure(end));
   absl::Status not_sent;

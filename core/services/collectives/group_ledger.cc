@@ -202,8 +202,8 @@ void GroupLedger::Told(int rank, uint64_t number, GroupEffects& effects) {
   EraseIfOver(call);
 }
 
-// Pieces are sent to a rank that knows of this rank's call, and has made the call too. So no piece
-// comes to a rank that is not ready for it.
+// Pieces are sent only to a rank that has made the call and knows that this rank has made it. So no
+// piece comes to a rank that is not ready for it.
 void GroupLedger::OpenIfReady(uint64_t number, Call& call, int rank, GroupEffects& effects) {
   Peer& peer = call.peers[rank];
   if (!peer.told || !peer.heard || peer.open || !call.plan.has_value() || call.plan->is_small())
@@ -368,8 +368,9 @@ void GroupLedger::Extend(absl::Time now, absl::Time until) {
 }
 
 absl::Status GroupLedger::Late(uint64_t number, const Call& call) const {
-  // Ranks that have not made the call; that have not sent their data; and that have not sent what
-  // they reduced, perhaps because they wait for ranks of the kinds before. The first kind is named.
+  // Late ranks of three kinds: ranks that have not made the call; ranks that have not sent their
+  // data; and ranks that have not sent reduced data, perhaps because they wait for ranks of the
+  // first two kinds. The error names the ranks of the first kind that is not empty.
   std::vector<int> late[3];
   for (int rank = 0; rank < size(); ++rank) {
     const Peer& peer = call.peers[rank];

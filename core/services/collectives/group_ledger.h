@@ -33,7 +33,7 @@ struct GroupEffect {
   enum Kind {
     kTell,         // tell all other ranks of the call, with the data for them if it is small
     kOpen,         // `rank` is ready for the pieces of a large call, those of both phases
-    kReduce,       // piece `index` of the own part has come from all ranks: reduce it, say Reduced
+    kReduce,       // piece `index` of the own part has come from all ranks: reduce it, call Reduced
     kSendReduced,  // send piece `index` of the reduced own part to all other ranks
     kComplete,     // the result is there. The data for other ranks may still be on its way
     kFail,         // the group has failed, with failure(): all calls that are not complete fail

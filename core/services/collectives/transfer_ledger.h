@@ -30,7 +30,7 @@ class TransferLedger {
   // room for the calls of the group.
   static constexpr size_t kMostWaiting = 256;
 
-  // `group` and `members` are for errors.
+  // `group` and `members` are the names in errors.
   TransferLedger(std::string group, std::vector<std::string> members, int rank);
 
   // This rank makes its next send to `to`. Returns its number; `*give` says whether it has been
@@ -59,7 +59,7 @@ class TransferLedger {
   // Puts off the deadlines up to `now` until `until`, once for each send and receive.
   void Extend(absl::Time now, absl::Time until);
 
-  // The earliest deadline of what waits; InfiniteFuture if nothing does.
+  // The earliest deadline of a send or receive that waits; InfiniteFuture if none does.
   absl::Time NextDeadline() const;
   // Returns DEADLINE_EXCEEDED naming the other rank if something has waited too long.
   absl::Status Expire(absl::Time now) const;

@@ -85,8 +85,8 @@ absl::StatusOr<OptimizerPtr> FindOptimizer(store::Store& store, GlobalId id) {
   return OptimizerIn(*entry);
 }
 
-// Returns the optimizer that a request names, if the caller may do `right` with it. `Message` has
-// the id of an optimizer.
+// Returns the optimizer that a request names, if the caller has the right `right` to it. `Message`
+// has the id of an optimizer.
 template <typename Message>
 absl::StatusOr<OptimizerPtr> FindOptimizer(const OptimizerService::Uses& uses,
                                            const rpc::ServerCall& call, rpc::Right right,
@@ -215,12 +215,12 @@ absl::Status RunStep(const rpc::Answer<v1::StepReply>& answer, GlobalId step_id,
 // Checks an id that its trainer has drawn: a trainer numbers only its own steps and turns.
 absl::StatusOr<GlobalId> CheckOwn(const rpc::ServerCall& call, const char* what, GlobalId id) {
   if (id.incarnation == call.caller().incarnation) return id;
-  return absl::InvalidArgumentError(absl::StrCat(what, " ", id.ToString(),
-                                                 " is none of its caller's, whose incarnation is ",
-                                                 IncarnationToString(call.caller().incarnation)));
+  return absl::InvalidArgumentError(absl::StrCat(
+      what, " ", id.ToString(), " was not numbered by its caller, whose incarnation is ",
+      IncarnationToString(call.caller().incarnation)));
 }
 
-// Collects the gradients for a request. Message is a StepRequest or a PrepareRequest.
+// Returns the id of the step. `Message` is a StepRequest or a PrepareRequest.
 template <typename Message>
 absl::StatusOr<GlobalId> DecodeStepId(const rpc::ServerCall& call, const Message& message) {
   return CheckOwn(call, "step", {message.step_incarnation(), message.step_counter()});
@@ -251,7 +251,7 @@ absl::StatusOr<Collected> Collect(const OptimizerService::Uses& uses, OptimizerP
   return collected;
 }
 
-// `Message` is a StepRequest or a PrepareRequest.
+// Collects the gradients for a request. `Message` is a StepRequest or a PrepareRequest.
 template <typename Message>
 absl::StatusOr<Collected> Collect(const OptimizerService::Uses& uses, const rpc::ServerCall& call,
                                   const Message& message) {

@@ -104,8 +104,8 @@ class OptimizerService {
   // Registers the methods. The agent must not have started.
   explicit OptimizerService(Uses uses);
 
-  // Returns the optimizer of `groups`, whose parameters are all on `owner`. It is shared under
-  // `name`, or private if `name` is empty, and created if it does not exist. Waits for parameters
+  // Returns the optimizer of `groups`, whose parameters are all on `owner`, and creates it if it
+  // does not exist. It is shared under `name`, or private if `name` is empty. Waits for parameters
   // that are being made. Errors: FAILED_PRECONDITION if the name exists with other parameters,
   // options or settings; ABORTED if it exists in another life than `terms` says, or if it was
   // dropped meanwhile; INVALID_ARGUMENT; RESOURCE_EXHAUSTED.

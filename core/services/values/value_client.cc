@@ -284,7 +284,7 @@ absl::StatusOr<store::Values> ValueService::Decode(const Fetching& fetching) con
 }
 
 // The owner has counted the references in its answer for this worker. So every answer must be
-// decoded, even if another one failed, and its references released.
+// decoded and its references released, even if another answer failed.
 void ValueService::Discard(const Fetching& fetching) {
   for (size_t i = 0; i < fetching.parts.size(); ++i) {
     if (!fetching.replies[i].valid()) continue;

@@ -105,9 +105,9 @@ class ValueService {
   Future<std::vector<ListedValue>> List(const std::string& owner, const std::string& prefix,
                                         const rpc::CallOptions& options);
 
-  // ---- Values of this worker, for its clients that are not workers. All functions but VersionHere
-  // fail
-  // with PERMISSION_DENIED if the caller does not have the right.
+  // ---- Values of this worker, for its clients that are not workers. All of these functions except
+  // VersionHere fail with PERMISSION_DENIED if the caller does not have the right.
+
   // Lists the values whose names begin with `prefix` and come after `after`: at most `limit`, and
   // at most 1000, which also applies if `limit` is 0.
   absl::StatusOr<Listing> ListHere(const rpc::Asker& asker, const std::string& prefix,
