@@ -79,6 +79,13 @@ absl::Status BufferedDataParallel::AllReduceGradients(const Context& context,
   return replaced.ok() ? replaced : Tell(replaced);
 }
 
+absl::Status BufferedDataParallel::Iterate(const Context& context, bool has_input) {
+  AllReduceOptions options;
+  if (iterate_options_ != nullptr) options = iterate_options_();
+  if (!has_input && options.samples.has_value()) options.samples = 0;
+  return AllReduceGradients(context, options);
+}
+
 absl::Status BufferedDataParallel::ScaleBySamples(std::vector<Tensor>& means, double samples,
                                                   const CollectiveOptions& call) const {
   PSD_ASSIGN_OR_RETURN(const double all, AllSamples(*group_, samples, call));

@@ -11,6 +11,7 @@
 //   }
 //   PSD_RETURN_IF_ERROR(ddp->AllReduceGradients(context));
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -82,8 +83,16 @@ class BufferedDataParallel : public Joinable {
   // The all-reduces that one AllReduceGradients makes, in order.
   absl::StatusOr<std::vector<BufferGroup>> Buffers();
 
+  // Sets the options of the averages that RunUneven makes. `options` is called in every iteration
+  // on every rank, after the gradients were computed. If it gives a number of samples, that of a
+  // rank that has run out of inputs counts as 0. Without IterateWith the averages have default
+  // options. All ranks must call it alike.
+  void IterateWith(std::function<AllReduceOptions()> options) {
+    iterate_options_ = std::move(options);
+  }
+
   Group& group() const override { return *group_; }
-  absl::Status Iterate(const Context& context) override { return AllReduceGradients(context); }
+  absl::Status Iterate(const Context& context, bool has_input) override;
 
  private:
   BufferedDataParallel(std::shared_ptr<Group> group, const Replica& replica,
@@ -103,6 +112,7 @@ class BufferedDataParallel : public Joinable {
   std::vector<bool> planned_for_;  // which parameters require grad, by index
   std::optional<BufferedAllReduce> averaging_;
   int no_sync_depth_ = 0;
+  std::function<AllReduceOptions()> iterate_options_;  // may be empty
 };
 
 }  // namespace psd

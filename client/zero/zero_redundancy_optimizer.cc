@@ -338,8 +338,15 @@ int ZeroRedundancyOptimizer::RankOf(size_t parameter) const {
 size_t ZeroRedundancyOptimizer::StateBytes() const {
   return impl_->local().state_bytes();
 }
+
+void ZeroRedundancyOptimizer::IterateWith(std::function<ZeroStepOptions()> options) {
+  iterate_options_ = std::move(options);
+}
 Group& ZeroRedundancyOptimizer::group() const {
   return impl_->group();
+}
+absl::Status ZeroRedundancyOptimizer::Iterate(const Context& context, bool /*has_input*/) {
+  return Step(context, iterate_options_ == nullptr ? ZeroStepOptions() : iterate_options_());
 }
 
 }  // namespace psd

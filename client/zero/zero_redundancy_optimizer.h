@@ -142,13 +142,20 @@ class ZeroRedundancyOptimizer : public Joinable {
   // The bytes of optimizer state that this rank has.
   size_t StateBytes() const;
 
+  // Sets the options of the steps that RunUneven makes. `options` is called in every iteration on
+  // every rank, also on one that has run out of inputs, after the gradients were computed.
+  // LossScale then still returns the factor that losses of this iteration are multiplied by.
+  // Without IterateWith the steps have default options. All ranks must call it alike.
+  void IterateWith(std::function<ZeroStepOptions()> options);
+
   Group& group() const override;
-  absl::Status Iterate(const Context& context) override { return Step(context); }
+  absl::Status Iterate(const Context& context, bool has_input) override;
 
  private:
   class Impl;
   explicit ZeroRedundancyOptimizer(std::unique_ptr<Impl> impl);
   const std::unique_ptr<Impl> impl_;
+  std::function<ZeroStepOptions()> iterate_options_;  // may be empty
 };
 
 }  // namespace psd
