@@ -36,6 +36,8 @@
 
 namespace psd {
 
+class BufferedDataParallel;
+
 // Parameters that share options. The options are those of the optimizer's spec, overridden by
 // `options`.
 struct ZeroGroup {
@@ -55,6 +57,10 @@ struct ZeroOptions {
   OptimizerSettings settings;
   // The timeout and the beginning of the labels of all collective calls.
   CollectiveOptions call;
+  // If it is given, a Step that computes its loss averages the gradients over the ranks by it
+  // (BufferedDataParallel::Backward), with BufferedOptions::overlap while backward goes on. It must
+  // be of the same group and replica, and must outlive the optimizer.
+  BufferedDataParallel* averaging = nullptr;
 };
 
 struct ZeroStepOptions {
@@ -101,7 +107,9 @@ class ZeroRedundancyOptimizer : public Joinable {
   // - The errors of Group's calls. If the step fails on one rank, they say why on the others.
   absl::Status Step(const Context& context, const ZeroStepOptions& options = {});
   // Computes a loss in a new context, runs backward from it and steps. Returns the loss. If `loss`
-  // returns an error, there is no step, and the call does not count.
+  // returns an error, there is no step, and the call does not count. The same holds for an error of
+  // backward, unless ZeroOptions::averaging is given: then it ends the group, and the other ranks
+  // are told why.
   absl::StatusOr<Tensor> Step(
       const std::function<absl::StatusOr<Variable>(const Context& context)>& loss,
       const ZeroStepOptions& options = {});
