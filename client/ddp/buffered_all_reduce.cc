@@ -1,5 +1,6 @@
 #include "client/ddp/buffered_all_reduce.h"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -60,12 +61,13 @@ absl::StatusOr<BufferedAllReduce> BufferedAllReduce::Create(
                       "leave it out");
   }
   Digest digest;
-  digest.Add({static_cast<double>(options.buffer_elements)});
+  digest.Add({static_cast<double>(options.buffer_elements), options.overlap ? 1.0 : 0.0});
   for (const ReplicatedParameter& parameter : parameters) {
     digest.Add(Description(parameter));
     digest.Add(parameter.requires_grad ? "in" : "out");
   }
   std::vector<BufferGroup> groups = GroupForBuffers(parameters, options.buffer_elements);
+  if (options.overlap) std::reverse(groups.begin(), groups.end());
   return BufferedAllReduce(std::move(group), std::move(parameters), std::move(groups),
                            digest.Short());
 }
@@ -116,56 +118,88 @@ absl::StatusOr<Tensor> BufferedAllReduce::Fill(const BufferGroup& group,
   return buffer;
 }
 
-absl::StatusOr<std::vector<Tensor>> BufferedAllReduce::Mean(
-    const std::vector<Tensor>& gradients, const CollectiveOptions& options) const {
-  PSD_RETURN_IF_ERROR(Check(gradients));
-  const size_t label = LabelOf(groups_.size(), options).size();
-  if (label > services::kMaxLabelBytes) {
-    return WithRemedy(absl::InvalidArgumentError(
-                          absl::StrCat("the labels of ", groups_.size(), " buffers have up to ",
-                                       label, " bytes; at most ", services::kMaxLabelBytes)),
-                      "give a shorter label");
-  }
-  std::vector<Tensor> means = gradients;
+absl::StatusOr<std::vector<Tensor>> BufferedAllReduce::OwnMeans(
+    const std::vector<Tensor>& gradients) const {
+  std::vector<Tensor> means(gradients.size());
   for (size_t i = 0; i < means.size(); ++i) {
-    if (means[i].defined() || !parameters_[i].requires_grad) continue;
-    PSD_ASSIGN_OR_RETURN(means[i], Tensor::Zeros(parameters_[i].shape, parameters_[i].dtype));
+    const ReplicatedParameter& parameter = parameters_[i];
+    if (group_->size() > 1 && !parameter.expert) continue;
+    means[i] = gradients[i];
+    if (means[i].defined() || !parameter.requires_grad) continue;
+    PSD_ASSIGN_OR_RETURN(means[i], Tensor::Zeros(parameter.shape, parameter.dtype));
   }
-  if (group_->size() == 1) return means;
-  std::deque<Future<Tensor>> sums;  // of groups from `next` on
-  size_t next = 0;
-  for (size_t i = 0; i < groups_.size(); ++i) {
-    if (sums.size() == kMostBuffers) PSD_RETURN_IF_ERROR(Take(next++, sums, means));
-    const absl::StatusOr<Tensor> buffer = Fill(groups_[i], gradients);
-    if (!buffer.ok()) {
-      // The other ranks wait for the buffers after the first.
-      return i == 0 ? buffer.status() : group_->Fail(buffer.status());
-    }
-    CollectiveOptions call = options;
-    call.label = LabelOf(i, options);
-    sums.push_back(group_->AllReduceAsync(*buffer, Reduction::kSum, call));
-    // A refused call does not count, so the other ranks would take the next call for this one.
-    if (sums.back().IsReady() && !sums.back().Wait().ok()) {
-      const absl::Status refused = sums.back().Wait().status();
-      return i == 0 ? refused : group_->Fail(refused);
-    }
-  }
-  while (next < groups_.size()) PSD_RETURN_IF_ERROR(Take(next++, sums, means));
   return means;
 }
 
-absl::Status BufferedAllReduce::Take(size_t group, std::deque<Future<Tensor>>& sums,
-                                     std::vector<Tensor>& means) const {
-  const Future<Tensor> sum = sums.front();
-  sums.pop_front();
+absl::StatusOr<std::vector<Tensor>> BufferedAllReduce::Mean(
+    const std::vector<Tensor>& gradients, const CollectiveOptions& options) const {
+  PSD_RETURN_IF_ERROR(Check(gradients));
+  PSD_ASSIGN_OR_RETURN(Round round, Begin(options));
+  return round.Finish(gradients);
+}
+
+// ---- one averaging
+
+absl::StatusOr<BufferedAllReduce::Round> BufferedAllReduce::Begin(
+    const CollectiveOptions& options) const {
+  const size_t label = LabelOf(groups_.size(), options).size();
+  if (label <= services::kMaxLabelBytes) return Round(this, options);
+  return WithRemedy(absl::InvalidArgumentError(
+                        absl::StrCat("the labels of ", groups_.size(), " buffers have up to ",
+                                     label, " bytes; at most ", services::kMaxLabelBytes)),
+                    "give a shorter label");
+}
+
+absl::StatusOr<bool> BufferedAllReduce::Round::IsFull() {
+  while (!sums_.empty() && sums_.front().IsReady()) PSD_RETURN_IF_ERROR(Take());
+  return sums_.size() >= kMostBuffers;
+}
+
+absl::Status BufferedAllReduce::Round::StartNext(const std::vector<Tensor>& gradients) {
+  const absl::StatusOr<Tensor> buffer = averaging_->Fill(averaging_->groups_[started_], gradients);
+  absl::Status status = buffer.status();
+  Future<Tensor> sum;
+  if (status.ok()) {
+    CollectiveOptions call = options_;
+    call.label = averaging_->LabelOf(started_, options_);
+    sum = averaging_->group_->AllReduceAsync(*buffer, Reduction::kSum, call);
+    // A refused call does not count, so the other ranks would take the next call for this one.
+    if (sum.IsReady()) status = sum.Wait().status();
+  }
+  // The other ranks wait for the buffers after the first.
+  if (!status.ok()) return started_ == 0 ? status : averaging_->group_->Fail(status);
+  sums_.push_back(std::move(sum));
+  ++started_;
+  return status;
+}
+
+absl::StatusOr<std::vector<Tensor>> BufferedAllReduce::Round::Finish(
+    const std::vector<Tensor>& gradients) {
+  PSD_RETURN_IF_ERROR(averaging_->Check(gradients));
+  PSD_ASSIGN_OR_RETURN(std::vector<Tensor> means, averaging_->OwnMeans(gradients));
+  if (averaging_->group_->size() == 1) return means;
+  while (started_ < averaging_->groups_.size()) {
+    if (sums_.size() >= kMostBuffers) PSD_RETURN_IF_ERROR(Take());
+    PSD_RETURN_IF_ERROR(StartNext(gradients));
+  }
+  while (!sums_.empty()) PSD_RETURN_IF_ERROR(Take());
+  for (size_t i = 0; i < means.size(); ++i)
+    if (means_[i].defined()) means[i] = std::move(means_[i]);
+  return means;
+}
+
+absl::Status BufferedAllReduce::Round::Take() {
+  const BufferGroup& group = averaging_->groups_[started_ - sums_.size()];
+  const Future<Tensor> sum = std::move(sums_.front());
+  sums_.pop_front();
   PSD_RETURN_IF_ERROR(sum.Wait().status());
   const Buffer bytes = (*sum.Wait()).AsBuffer();
   size_t offset = 0;
-  for (const size_t index : groups_[group].parameters) {
-    const size_t size = means[index].NumBytes();
-    PSD_ASSIGN_OR_RETURN(means[index],
-                         Tensor::FromBuffer(parameters_[index].shape, groups_[group].dtype,
-                                            bytes.Slice(offset, size)));
+  for (const size_t index : group.parameters) {
+    const Shape& shape = averaging_->parameters_[index].shape;
+    const size_t size = static_cast<size_t>(shape.NumElements()) * ItemSize(group.dtype);
+    PSD_ASSIGN_OR_RETURN(means_[index],
+                         Tensor::FromBuffer(shape, group.dtype, bytes.Slice(offset, size)));
     offset += size;
   }
   return absl::OkStatus();

@@ -6,10 +6,12 @@
 //   PSD_ASSIGN_OR_RETURN(auto averaging, psd::BufferedAllReduce::Create(group, parameters));
 //   PSD_ASSIGN_OR_RETURN(std::vector<psd::Tensor> means, averaging.Mean(gradients));
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -24,6 +26,12 @@ namespace psd {
 struct BufferedOptions {
   // The size of a buffer in elements. Larger buffers need fewer calls and more memory.
   int64_t buffer_elements = int64_t{1} << 28;
+  // If true, buffers are reduced from the last to the first, because a backward completes the
+  // gradients of a model's last parameters first, and BufferedDataParallel::Backward sends each
+  // buffer as soon as its gradients are complete. The results have the same bits. A buffer should
+  // then be much smaller than the model, for example 1 << 20 elements: the last one to be sent has
+  // no backward left beside it.
+  bool overlap = false;
 };
 
 // All ranks create it with the same parameters and options, and call it equally often. If they
@@ -45,6 +53,42 @@ class BufferedAllReduce {
   absl::StatusOr<std::vector<Tensor>> Mean(const std::vector<Tensor>& gradients,
                                            const CollectiveOptions& options = {}) const;
 
+  // One averaging, whose gradients may come one after the other. Thread-compatible. The
+  // BufferedAllReduce must outlive it, unless it is only destroyed.
+  class Round {
+   public:
+    // The number of buffers whose all-reduce was started. These are the first ones of groups().
+    size_t started() const { return started_; }
+    // Takes the sums that are there. Returns whether so many are missing that the next all-reduce
+    // should not be started yet. Errors: those of Group's calls.
+    absl::StatusOr<bool> IsFull();
+    // Starts the all-reduce of the next buffer. `gradients` has one element for each parameter, of
+    // which only those of the buffer are used. Requires: started() < groups().size().
+    // Errors: RESOURCE_EXHAUSTED and those of Group's calls. Unless started() is 0, the group has
+    // failed then.
+    absl::Status StartNext(const std::vector<Tensor>& gradients);
+    // Starts the all-reduces that are left, waits for all, and returns the means, as Mean does.
+    // Errors: as Mean.
+    absl::StatusOr<std::vector<Tensor>> Finish(const std::vector<Tensor>& gradients);
+
+   private:
+    friend class BufferedAllReduce;
+    Round(const BufferedAllReduce* averaging, CollectiveOptions options)
+        : averaging_(averaging),
+          options_(std::move(options)),
+          means_(averaging->parameters_.size()) {}
+    // Waits for the oldest of sums_, and puts its parts into means_.
+    absl::Status Take();
+
+    const BufferedAllReduce* averaging_;
+    CollectiveOptions options_;
+    size_t started_ = 0;
+    std::deque<Future<Tensor>> sums_;  // the last ones that were started
+    std::vector<Tensor> means_;        // those that were taken, by parameter
+  };
+  // Sends nothing. Errors: INVALID_ARGUMENT for a label that is too long.
+  absl::StatusOr<Round> Begin(const CollectiveOptions& options = {}) const;
+
   // The label of the all-reduce of one buffer. Ranks that were created with other parameters or
   // options have other labels, so their calls differ.
   std::string LabelOf(size_t buffer, const CollectiveOptions& options = {}) const;
@@ -55,9 +99,9 @@ class BufferedAllReduce {
   BufferedAllReduce(std::shared_ptr<Group> group, std::vector<ReplicatedParameter> parameters,
                     std::vector<BufferGroup> groups, std::string digest);
   absl::Status Check(const std::vector<Tensor>& gradients) const;
-  // Waits for the first of `sums`, which is that of `group`, and puts its parts into `means`.
-  absl::Status Take(size_t group, std::deque<Future<Tensor>>& sums,
-                    std::vector<Tensor>& means) const;
+  // Returns the means of the parameters that no all-reduce brings: this rank's own gradients, or
+  // zeros.
+  absl::StatusOr<std::vector<Tensor>> OwnMeans(const std::vector<Tensor>& gradients) const;
   // Returns the gradients of a group, divided and one after another.
   absl::StatusOr<Tensor> Fill(const BufferGroup& group, const std::vector<Tensor>& gradients) const;
 

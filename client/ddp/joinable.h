@@ -15,8 +15,9 @@ class Joinable {
   virtual ~Joinable() = default;
   // The group in which it calls.
   virtual Group& group() const = 0;
-  // Makes the calls of one iteration, with the gradients that `context` has collected.
-  virtual absl::Status Iterate(const Context& context) = 0;
+  // Makes the calls of one iteration, with the gradients that `context` has collected. If this rank
+  // has run out of inputs, `has_input` is false and the context is empty.
+  virtual absl::Status Iterate(const Context& context, bool has_input) = 0;
 };
 
 }  // namespace psd

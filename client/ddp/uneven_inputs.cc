@@ -67,10 +67,11 @@ absl::StatusOr<Words> Exchange(Group& group, Word own, const CollectiveOptions& 
 // Makes the calls of one iteration. If this rank has run out of inputs, `context` is empty.
 absl::Status Iterate(Worker& worker, const std::vector<Joinable*>& joinables,
                      std::optional<Context>& context) {
-  if (!context.has_value()) {
+  const bool has_input = context.has_value();
+  if (!has_input) {
     PSD_ASSIGN_OR_RETURN(context, worker.NewContext());
   }
-  for (Joinable* each : joinables) PSD_RETURN_IF_ERROR(each->Iterate(*context));
+  for (Joinable* each : joinables) PSD_RETURN_IF_ERROR(each->Iterate(*context, has_input));
   return absl::OkStatus();
 }
 

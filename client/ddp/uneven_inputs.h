@@ -11,6 +11,9 @@
 //         PSD_RETURN_IF_ERROR(context.Backward({loss}));
 //         return context;
 //       }));
+//
+// BufferedDataParallel::IterateWith and ZeroRedundancyOptimizer::IterateWith give the calls their
+// options, for example to weigh the ranks by their samples or to limit the norm of the gradients.
 
 #include <functional>
 #include <optional>

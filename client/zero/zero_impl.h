@@ -20,6 +20,7 @@
 #include "client/zero/local_optimizer.h"
 #include "client/zero/shards.h"
 #include "client/zero/zero_redundancy_optimizer.h"
+#include "core/autograd/variable.h"
 #include "core/base/ids.h"
 #include "core/optim/parameters/parameter_table.h"
 #include "core/optim/steps/step_decision.h"
@@ -37,6 +38,9 @@ class ZeroRedundancyOptimizer::Impl {
   absl::Status Begin(const OptimizerSpec& spec, const std::vector<ZeroGroup>& groups);
   absl::Status AddGroup(const ZeroGroup& group);
   absl::Status SetOptions(size_t group, const std::map<std::string, double>& changes);
+  // Runs the backward of a step that computes its loss, and averages the gradients if the options
+  // say so.
+  absl::Status Backward(Context& context, const Variable& loss) const;
   absl::Status Step(const Context& context, const ZeroStepOptions& options);
 
   absl::Status Consolidate(int to);

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/collectives/digest.h"
 #include "client/context_of.h"
+#include "client/ddp/buffered_data_parallel.h"
 #include "client/runtime_of.h"
 #include "client/zero/zero_impl.h"
 #include "core/base/remedy.h"
@@ -104,6 +105,14 @@ absl::Status ZeroRedundancyOptimizer::Impl::Begin(const OptimizerSpec& spec,
         absl::InvalidArgumentError(absl::StrCat("a label of ", options_.call.label.size(),
                                                 " bytes; at most ", kMostLabelBytes)),
         "give a shorter one");
+  }
+  const BufferedDataParallel* averaging = options_.averaging;
+  if (averaging != nullptr && (&averaging->group() != group_.get() ||
+                               &averaging->replica().values() != &replica_.values())) {
+    return WithRemedy(
+        absl::InvalidArgumentError(absl::StrCat("a sharded optimizer in the group ", group_->name(),
+                                                " with averages of another group or replica")),
+        "give both the same group and handles to the same replica");
   }
   for (const RRef& value : replica_.values()) {
     PSD_ASSIGN_OR_RETURN(entries_.emplace_back(), value.local_entry());
@@ -262,6 +271,11 @@ absl::Status ZeroRedundancyOptimizer::Impl::Share(const std::vector<bool>& froze
   return group_->Barrier(call);
 }
 
+absl::Status ZeroRedundancyOptimizer::Impl::Backward(Context& context, const Variable& loss) const {
+  return options_.averaging == nullptr ? context.Backward({loss})
+                                       : options_.averaging->Backward(context, {loss});
+}
+
 absl::Status ZeroRedundancyOptimizer::Impl::Step(const Context& context,
                                                  const ZeroStepOptions& options) {
   PSD_RETURN_IF_ERROR(StateOf(context).status());
@@ -327,7 +341,7 @@ absl::StatusOr<Tensor> ZeroRedundancyOptimizer::Step(
     const ZeroStepOptions& options) {
   PSD_ASSIGN_OR_RETURN(Context context, impl_->replica().worker().NewContext());
   PSD_ASSIGN_OR_RETURN(const Variable computed, loss(context));
-  PSD_RETURN_IF_ERROR(context.Backward({computed}));
+  PSD_RETURN_IF_ERROR(impl_->Backward(context, computed));
   PSD_RETURN_IF_ERROR(Step(context, options));
   return computed.tensor();
 }
@@ -367,8 +381,15 @@ int ZeroRedundancyOptimizer::RankOf(size_t parameter) const {
 size_t ZeroRedundancyOptimizer::StateBytes() const {
   return impl_->local().state_bytes();
 }
+
+void ZeroRedundancyOptimizer::IterateWith(std::function<ZeroStepOptions()> options) {
+  iterate_options_ = std::move(options);
+}
 Group& ZeroRedundancyOptimizer::group() const {
   return impl_->group();
+}
+absl::Status ZeroRedundancyOptimizer::Iterate(const Context& context, bool /*has_input*/) {
+  return Step(context, iterate_options_ == nullptr ? ZeroStepOptions() : iterate_options_());
 }
 
 }  // namespace psd

@@ -36,6 +36,8 @@
 
 namespace psd {
 
+class BufferedDataParallel;
+
 // Parameters that share options. The options are those of the optimizer's spec, overridden by
 // `options`.
 struct ZeroGroup {
@@ -55,6 +57,10 @@ struct ZeroOptions {
   OptimizerSettings settings;
   // The timeout and the beginning of the labels of all collective calls.
   CollectiveOptions call;
+  // If it is given, a Step that computes its loss averages the gradients over the ranks by it
+  // (BufferedDataParallel::Backward), with BufferedOptions::overlap while backward goes on. It must
+  // be of the same group and replica, and must outlive the optimizer.
+  BufferedDataParallel* averaging = nullptr;
 };
 
 struct ZeroStepOptions {
@@ -102,7 +108,9 @@ class ZeroRedundancyOptimizer : public Joinable {
   // - The errors of Group's calls. If the step fails on one rank, they say why on the others.
   absl::Status Step(const Context& context, const ZeroStepOptions& options = {});
   // Computes a loss in a new context, runs backward from it and steps. Returns the loss. If `loss`
-  // returns an error, there is no step, and the call does not count.
+  // returns an error, there is no step, and the call does not count. The same holds for an error of
+  // backward, unless ZeroOptions::averaging is given: then it ends the group, and the other ranks
+  // are told why.
   absl::StatusOr<Tensor> Step(
       const std::function<absl::StatusOr<Variable>(const Context& context)>& loss,
       const ZeroStepOptions& options = {});
@@ -143,13 +151,20 @@ class ZeroRedundancyOptimizer : public Joinable {
   // The bytes of optimizer state that this rank has.
   size_t StateBytes() const;
 
+  // Sets the options of the steps that RunUneven makes. `options` is called in every iteration on
+  // every rank, also on one that has run out of inputs, after the gradients were computed.
+  // LossScale then still returns the factor that losses of this iteration are multiplied by.
+  // Without IterateWith the steps have default options. All ranks must call it alike.
+  void IterateWith(std::function<ZeroStepOptions()> options);
+
   Group& group() const override;
-  absl::Status Iterate(const Context& context) override { return Step(context); }
+  absl::Status Iterate(const Context& context, bool has_input) override;
 
  private:
   class Impl;
   explicit ZeroRedundancyOptimizer(std::unique_ptr<Impl> impl);
   const std::unique_ptr<Impl> impl_;
+  std::function<ZeroStepOptions()> iterate_options_;  // may be empty
 };
 
 }  // namespace psd

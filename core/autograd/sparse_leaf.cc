@@ -36,6 +36,8 @@ class AccumulateSparseGrad : public Node {
     return pass.sink->AccumulateSparse(leaf_, std::move(sparse));
   }
 
+  const LeafInfo& rows_of() const { return leaf_; }
+
  private:
   const LeafInfo leaf_;
   const Tensor ids_;
@@ -46,6 +48,11 @@ class AccumulateSparseGrad : public Node {
 Variable SparseLeaf(const LeafInfo& leaf, Tensor ids, Tensor rows) {
   return Variable::OfNode(std::move(rows),
                           std::make_shared<AccumulateSparseGrad>(leaf, std::move(ids)), 0);
+}
+
+const LeafInfo* LeafOfRows(const Node& node) {
+  const auto* rows = dynamic_cast<const AccumulateSparseGrad*>(&node);
+  return rows == nullptr ? nullptr : &rows->rows_of();
 }
 
 }  // namespace psd

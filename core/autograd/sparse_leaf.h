@@ -14,4 +14,7 @@ namespace psd {
 // back. Requires: `ids` are i64 and in range.
 Variable SparseLeaf(const LeafInfo& leaf, Tensor ids, Tensor rows);
 
+// Returns the leaf to which `node` gives gradients of rows, or null if SparseLeaf did not make it.
+const LeafInfo* LeafOfRows(const Node& node);
+
 }  // namespace psd

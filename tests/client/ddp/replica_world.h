@@ -117,8 +117,8 @@ inline std::vector<MemoryCharge> TakeAllMemory(Worker& worker) {
 class ReplicaWorld {
  public:
   ReplicaWorld(int ranks, const std::vector<ReplicaParameter>& parameters,
-               size_t memory_budget_bytes = 0)
-      : world(ranks, /*shared_memory=*/true, memory_budget_bytes), groups(world.JoinAll("ranks")) {
+               size_t memory_budget_bytes = 0, bool shared_memory = true)
+      : world(ranks, shared_memory, memory_budget_bytes), groups(world.JoinAll("ranks")) {
     for (int rank = 0; rank < ranks; ++rank)
       replicas.push_back(Must(Replica::Create(*world.workers[rank], parameters)));
   }

@@ -1,5 +1,6 @@
 // Ranks with inputs of different lengths.
 
+#include <cmath>
 #include <memory>
 #include <optional>
 #include <string>
@@ -73,12 +74,82 @@ TEST_F(UnevenTest, ZERO_43_DDP_32_AllRanksMakeAsManyStepsAsTheLongest) {
     ExpectSameElements(ranks_.replicas[rank], *plain.replica);
 }
 
+// The number of samples of a rank's input.
+double SamplesOf(int rank, int step) {
+  return 1 + rank + 3 * step;
+}
+
+// The gradients of that input, of a loss that was multiplied by `scale`. Those of one input
+// overflow.
+std::vector<Tensor> ScaledGradients(const Replica& replica, int rank, int step, double scale) {
+  std::vector<Tensor> gradients = Gradients(replica, 10 * rank + step);
+  for (Tensor& gradient : gradients) gradient = Must(ops::Mul(gradient, scale));
+  if (rank == 2 && step == 2) gradients[1] = Must(Tensor::Full({4}, DType::kF32, INFINITY));
+  return gradients;
+}
+
+TEST(UnevenOptionsTest, ZERO_43_DDP_27_IterationsClipScaleAndWeighBySamples) {
+  constexpr double kNorm = 0.5;
+  ZeroOptions scaling;
+  scaling.settings.loss_scaling = LossScaling::Dynamic(8);
+  ZeroWorld ranks(kRanks, Model({{5}, {4}, {3}, {2}}), Adam{}, scaling);
+  PlainTrainer plain(Model({{5}, {4}, {3}, {2}}), Adam{}, scaling.settings);
+  ranks.OnAll([&](int rank) {
+    const Replica& replica = ranks.replicas[rank];
+    ZeroRedundancyOptimizer& zero = *ranks.zero[rank];
+    const auto ddp = Must(BufferedDataParallel::Create(ranks.groups[rank], replica));
+    int step = 0;
+    ddp->IterateWith([&] {
+      AllReduceOptions options;
+      options.samples = SamplesOf(rank, step - 1);  // also when this rank has run out
+      return options;
+    });
+    zero.IterateWith([&] {
+      ZeroStepOptions options;
+      options.clip_norm = kNorm;
+      options.loss_scale = zero.LossScale();
+      return options;
+    });
+    const absl::Status done =
+        RunUneven(*ranks.world.workers[rank], {ddp.get(), &zero}, [&]() -> MaybeContext {
+          if (step == 1 + 2 * rank) return std::nullopt;
+          return WithGradients(replica, ScaledGradients(replica, rank, step++, zero.LossScale()));
+        });
+    EXPECT_TRUE(done.ok()) << done;
+    EXPECT_EQ(zero.steps(), 4u);
+    EXPECT_EQ(zero.LossScale(), 4) << "one of five iterations overflowed";
+    zero.IterateWith(nullptr);
+  });
+  // A rank that has run out counts as zeros and no samples.
+  for (int step = 0; step < 5; ++step) {
+    StepOptions options;
+    options.clip_norm = kNorm;
+    options.loss_scale = step < 3 ? 8 : 4;
+    double samples = 0;
+    std::vector<Tensor> sums;
+    for (const ReplicatedParameter& parameter : plain.replica->parameters())
+      sums.push_back(Must(Tensor::Zeros(parameter.shape, DType::kF32)));
+    for (int rank = 0; rank < kRanks; ++rank) {
+      if (step >= 1 + 2 * rank) continue;
+      samples += SamplesOf(rank, step);
+      const std::vector<Tensor> gradients =
+          ScaledGradients(*plain.replica, rank, step, options.loss_scale);
+      for (size_t i = 0; i < sums.size(); ++i)
+        sums[i] = Must(ops::Add(sums[i], Must(ops::Div(gradients[i], kRanks))));
+    }
+    for (Tensor& sum : sums) sum = Must(ops::Mul(sum, kRanks / samples));
+    plain.Step(sums, options);
+  }
+  for (int rank = 0; rank < kRanks; ++rank)
+    ExpectSameElements(ranks.replicas[rank], *plain.replica);
+}
+
 // Fails on one rank, and makes a call on the others.
 class FailsOnRank2 : public Joinable {
  public:
   explicit FailsOnRank2(std::shared_ptr<Group> group) : group_(std::move(group)) {}
   Group& group() const override { return *group_; }
-  absl::Status Iterate(const Context&) override {
+  absl::Status Iterate(const Context&, bool) override {
     if (group_->rank() == 2) return absl::ResourceExhaustedError("no memory for an iteration");
     return group_->Barrier();
   }
