@@ -35,9 +35,21 @@ optim::StepWishes ToWishes(const StepOptions& options, const OptimizerSettings& 
   return wishes;
 }
 
+absl::Status CheckSeats(uint32_t seats, const UpdateMode& mode) {
+  const uint32_t most = mode.kind == UpdateMode::Kind::kSynchronous ? mode.trainers : 1;
+  if (seats >= 1 && seats <= most) return absl::OkStatus();
+  return WithRemedy(absl::InvalidArgumentError(absl::StrCat("a step for ", seats,
+                                                            " seats of an optimizer whose "
+                                                            "mode is ",
+                                                            mode.ToString())),
+                    absl::StrCat("seats must be from 1 to ", most,
+                                 most == 1 ? ", as only synchronous modes have rounds" : ""));
+}
+
 absl::Status CheckOptions(const StepOptions& options, const OptimizerSettings& settings,
                           size_t contexts) {
   PSD_RETURN_IF_ERROR(ToWishes(options, settings, contexts).Check());
+  PSD_RETURN_IF_ERROR(CheckSeats(options.seats, settings.mode));
   if (settings.loss_scaling.enabled() && options.loss_scale == 0) {
     return absl::InvalidArgumentError(
         "this optimizer scales losses: multiply the loss by LossScale() before Backward and say "
@@ -248,11 +260,12 @@ void DistributedOptimizer::State::RunInRound(StepAttempt& attempt, const optim::
   // The lead may have counted the step as skipped, and would then not apply it any more.
   const bool was_skipped = attempt.decided && attempt.terms.overflow;
   const auto turn = worker->open_turns->Open(worker->runtime->ids());
-  services::TurnCall call{turn->id(), worker->open_turns->first(), life, {}};
+  services::TurnCall call{turn->id(), worker->open_turns->first(), life};
   optim::StepWishes unmeasured = wishes;
   unmeasured.clip_norm = std::numeric_limits<double>::infinity();
   unmeasured.detect_overflow = false;
   call.wishes = {optim::DecideStep(unmeasured, {}).terms, wishes.clip_norm, wishes.NeedsMeasure()};
+  call.seats = attempt.options.seats;
   const auto answer =
       service()
           .TakeTurn(parts[lead].optimizer, call, worker->ToCallOptions({attempt.options.timeout}))
@@ -337,7 +350,8 @@ bool DistributedOptimizer::State::Prepare(const StepAttempt& attempt, bool measu
                               worker->open_steps->first(),
                               false,
                               life,
-                              attempt.round},
+                              attempt.round,
+                              attempt.options.seats},
                              measure, worker->ToCallOptions({attempt.options.timeout}));
   });
   bool failed = false;
@@ -368,10 +382,11 @@ void DistributedOptimizer::State::Apply(const StepAttempt& attempt, StepOutcome&
       nothing.trainers = 0;
       return Future<StepResult>::Ready(nothing);
     }
-    return service().Step(parts[i].optimizer,
-                          {attempt.step_id, attempt.reached[i], attempt.terms,
-                           worker->open_steps->first(), TakesTurns(), life, attempt.round},
-                          worker->ToCallOptions({attempt.options.timeout}));
+    return service().Step(
+        parts[i].optimizer,
+        {attempt.step_id, attempt.reached[i], attempt.terms, worker->open_steps->first(),
+         TakesTurns(), life, attempt.round, attempt.options.seats},
+        worker->ToCallOptions({attempt.options.timeout}));
   });
   for (size_t i = 0; i < parts.size(); ++i) {
     const absl::StatusOr<StepResult>& answer = answers[i];

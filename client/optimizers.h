@@ -201,6 +201,12 @@ struct StepOptions {
   bool mean_of_contexts = false;
   // If true, no owner applies the step before every owner has checked it. Needs one more exchange.
   bool check_first = false;
+  // In a synchronous mode: the number of trainers whose gradients the step carries, already added
+  // up. A round of n trainers is complete when its steps are for n seats, and its mean is over the
+  // seats. The trainer keeps its seats until it steps for another number of them or is dropped from
+  // the rounds. From 1 to n; 1 in all other modes. Fails with RESOURCE_EXHAUSTED if other trainers
+  // have too many of the seats. See client/ddp/hierarchical_push.h.
+  uint32_t seats = 1;
   // The timeout of each exchange, as CallOptions::timeout. A synchronous step waits for the other
   // trainers within it.
   std::optional<absl::Duration> timeout;
@@ -217,7 +223,8 @@ struct OwnerOutcome {
   // The largest number of versions by which a parameter was ahead of the version that a gradient
   // was computed from.
   uint64_t max_staleness = 0;
-  int trainers = 0;  // the number of trainers whose gradients were applied: several in a round
+  // The number of trainers whose gradients were applied (StepOptions::seats): several in a round.
+  int trainers = 0;
 };
 
 struct StepAttempt;

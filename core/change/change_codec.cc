@@ -139,6 +139,7 @@ absl::Status Encode(const optim::StepChange& change, v1::JournalRecord& record) 
     wire.set_step_incarnation(step.step.incarnation);
     wire.set_step_counter(step.step.counter);
     wire.set_ended_before(step.ended_before);
+    if (step.seats != 1) wire.set_seats(step.seats);
   }
   message.set_steps_accepted(change.result.steps_accepted);
   message.set_parameters_stepped(static_cast<uint32_t>(change.result.parameters_stepped));

@@ -68,12 +68,14 @@ absl::Status CheckResult(const optim::StepResult& result, const v1::SteppedOptim
   const bool all = message.parameters_stepped() == static_cast<uint32_t>(message.gradients_size());
   if (result.steps_accepted == message.steps_accepted() &&
       (result.max_staleness == message.max_staleness() || !all) &&
+      static_cast<uint32_t>(result.trainers) == message.trainers() &&
       result.loss_scale == message.next_loss_scale())
     return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(
       "the step led to ", result.steps_accepted, " accepted steps, staleness ",
-      result.max_staleness, " and loss scale ", result.loss_scale, ", and when it was recorded to ",
-      message.steps_accepted(), ", ", message.max_staleness(), " and ", message.next_loss_scale()));
+      result.max_staleness, ", gradients of ", result.trainers, " trainers and loss scale ",
+      result.loss_scale, ", and when it was recorded to ", message.steps_accepted(), ", ",
+      message.max_staleness(), ", ", message.trainers(), " and ", message.next_loss_scale()));
 }
 
 absl::Status CheckLike(const Tensor& tensor, const std::string& label, DType dtype,
@@ -306,7 +308,8 @@ absl::Status Replay::Apply(const v1::SteppedOptimizer& message) {
   for (const v1::EndedStep& step : message.steps()) {
     change.steps.push_back({{step.session_incarnation(), step.session_epoch()},
                             {step.step_incarnation(), step.step_counter()},
-                            step.ended_before()});
+                            step.ended_before(),
+                            step.seats() == 0 ? 1 : step.seats()});
   }
   PSD_RETURN_IF_ERROR(uses_.changes.Apply(change));
   return CheckResult(change.result, message);

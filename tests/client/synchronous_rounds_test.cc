@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <cstdint>
 #include <future>
 #include <limits>
 #include <memory>
@@ -41,6 +42,51 @@ TEST_F(ModesTest, ASynchronousRoundIsOneStepOfAllTrainers) {
     EXPECT_EQ(First(w_), 10 - 2 * round);
     EXPECT_EQ(First(b_), 10 - 0.5f * static_cast<float>(round));
   }
+}
+
+TEST_F(ModesTest, DDP_32_AStepForSeveralSeatsCountsAsTheStepsOfSeveralTrainers) {
+  OptimizerSettings settings;
+  settings.mode = UpdateMode::Synchronous(4);
+  auto mine = Shared(*trainer_, settings), theirs = Shared(*other_, settings);
+  StepOptions three, clipped;
+  three.seats = 3;
+  for (const double norm : {std::numeric_limits<double>::infinity(), 1000.0}) {
+    const float before = First(w_);
+    three.clip_norm = clipped.clip_norm = norm;
+    // The sum of three trainers' gradients, and that of a fourth.
+    auto a = StepAsync(*trainer_, *mine, 6, 3, three),
+         b = StepAsync(*other_, *theirs, 2, 1, clipped);
+    const StepOutcome outcome = a.get();
+    ASSERT_TRUE(outcome.status().ok()) << outcome.status();
+    ASSERT_TRUE(b.get().status().ok());
+    for (const OwnerOutcome& owner : outcome.owners) EXPECT_EQ(owner.trainers, 4) << owner.owner;
+    EXPECT_EQ(First(w_), before - 2);
+    EXPECT_EQ(First(b_), (before - 10) / 2 + 10 - 1);
+  }
+}
+
+TEST_F(ModesTest, DDP_32_TooManySeatsAreAClearError) {
+  OptimizerSettings settings;
+  settings.mode = UpdateMode::Synchronous(2);
+  auto mine = Shared(*trainer_, settings), theirs = Shared(*other_, settings);
+  const auto asynchronous = Must(DistributedOptimizer::Create(*trainer_, kSgd1, {b_}));
+  const Context context = Collect(*trainer_, {{w_, 1}});
+  StepOptions seats;
+  for (const uint32_t wrong : {0, 3}) {
+    seats.seats = wrong;
+    EXPECT_EQ(mine->Step(context, seats).code(), absl::StatusCode::kInvalidArgument);
+  }
+  seats.seats = 2;
+  EXPECT_EQ(asynchronous->Step(context, seats).code(), absl::StatusCode::kInvalidArgument);
+  auto one = StepAsync(*other_, *theirs, 1, 1);
+  AwaitWaiting(1);
+  const absl::Status refused = mine->Step(context, seats);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted) << refused;
+  EXPECT_NE(refused.message().find("other trainers have 1 and 1 are left"), std::string::npos)
+      << refused;
+  seats.seats = 1;
+  EXPECT_TRUE(mine->Step(context, seats).ok());
+  EXPECT_TRUE(one.get().status().ok());
 }
 
 TEST_F(ModesTest, AMemberWhoseSessionEndsIsDroppedAndNobodyHangs) {

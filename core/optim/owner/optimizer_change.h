@@ -32,6 +32,7 @@ struct StepChange {
     GlobalId session;           // {incarnation, epoch}
     GlobalId step;              // its id
     uint64_t ended_before = 0;  // see StepRequest
+    uint32_t seats = 1;         // see StepRequest
   };
 
   OwnerOptimizer* optimizer = nullptr;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/optim/functional/row_optimizer.h"
 #include "core/optim/owner/parameter_groups.h"
@@ -94,6 +95,13 @@ void OwnerOptimizer::CloseGate(const absl::Status& why) {
 }
 
 void OwnerOptimizer::Step(StepRequest request) {
+  if (request.seats != 1 && settings_.mode.kind != UpdateMode::Kind::kSynchronous) {
+    return request.done(
+        WithRemedy(absl::InvalidArgumentError(absl::StrCat(
+                       "a step for ", request.seats, " seats of an optimizer whose mode is ",
+                       settings_.mode.ToString(), ", which has no rounds")),
+                   "create it with a synchronous mode, or step for one seat"));
+  }
   if (gate_ != nullptr && !(request.in_turn && TakesTurns()))
     return gate_->Submit(std::move(request));
   auto batch = std::make_unique<StepBatch>();
@@ -183,6 +191,7 @@ void OwnerOptimizer::Join(GlobalId session, uint64_t turns_ended_before) {
     MutexLock lock(mutex_);
     former = book_.Join(session, turns_ended_before);
   }
+  gate_->Join(session);
   if (former.has_value()) gate_->Leave(*former, 0);
 }
 
@@ -237,7 +246,8 @@ void OwnerOptimizer::Apply(StepBatch& batch) {
   for (const StepBatch::Step& step : batch.steps) {
     if (!step.applies) continue;
     const StepRequest& request = step.request;
-    change.steps.push_back({request.member.session, request.step_id, request.ended_before});
+    change.steps.push_back(
+        {request.member.session, request.step_id, request.ended_before, request.seats});
   }
   if (!terms.overflow) {
     change.scheduled = !settings_.schedule.IsConstant();
@@ -374,7 +384,9 @@ void OwnerOptimizer::Record(StepChange& change, absl::Span<const Parameter::Writ
   const StepPlan& plan = *change.plan;
   StepResult& result = change.result;
   result.parameters_stepped = static_cast<int>(plan.indices.size());
-  result.trainers = static_cast<int>(change.steps.size());
+  uint32_t seats = 0;
+  for (const StepChange::Ended& each : change.steps) seats += each.seats;
+  result.trainers = static_cast<int>(seats);
   MutexLock lock(mutex_);
   auto write = writes.begin();
   for (size_t i = 0; i < plan.indices.size(); ++i) {

@@ -100,8 +100,9 @@ class OwnerOptimizer : public store::Object, public std::enable_shared_from_this
   // that ends the wait that its mode asks for; for large steps see Create. A step that was applied
   // before is answered `repeated`. Errors (through `done`): CANCELLED, those of Check,
   // FAILED_PRECONDITION (a step that its trainer has given up, or a step that is so old that it is
-  // unknown whether it was applied), ABORTED (the session has ended), RESOURCE_EXHAUSTED (no memory
-  // to add up the gradients of a round), and those of StepGate.
+  // unknown whether it was applied), INVALID_ARGUMENT (several seats without rounds), ABORTED (the
+  // session has ended), RESOURCE_EXHAUSTED (no memory to add up the gradients of a round), and
+  // those of StepGate.
   void Step(StepRequest request);
 
   // Computes the sum of the squares of a step's gradients, before the step's terms (scale, limit)
@@ -135,7 +136,8 @@ class OwnerOptimizer : public store::Object, public std::enable_shared_from_this
   // answered CANCELLED, and other steps no longer wait for it.
   void EndTurn(GlobalId session, GlobalId turn, bool applied) PSD_EXCLUDES(mutex_);
   // To be called when a trainer with this session has created or joined the optimizer. The members
-  // of named rounds wait only for steps of such trainers. If the session is a new one of the
+  // of named rounds wait only for steps of such trainers, and the seats of rounds that were taken
+  // stay so until the last of them leaves (RoundLedger). If the session is a new one of the
   // trainer, a former one leaves now, and nobody waits any more for the trainer's turns with
   // numbers below `turns_ended_before`.
   void Join(GlobalId session, uint64_t turns_ended_before) PSD_EXCLUDES(mutex_);

@@ -93,7 +93,7 @@ absl::StatusOr<std::optional<StepPlan>> MergeSteps(StepBatch& batch, const Param
       step.result = absl::CancelledError("the step was cancelled before it changed anything");
       continue;
     }
-    ++trainers;
+    trainers += request.seats;
     if (!merged.has_value()) {
       terms = request.terms;
       merged = std::move(request.plan);

@@ -8,6 +8,7 @@
 // phases, because the lead's word comes with every request.
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <vector>
@@ -25,11 +26,12 @@ class RoundBoard {
   // Requires: trainers >= 1.
   explicit RoundBoard(uint32_t trainers) : trainers_(trainers) {}
 
-  // Adds a step that waits at `place`. Errors: INVALID_ARGUMENT if the word does not contain the
-  // step's turn, names more members than there are trainers, or differs from the word of the
-  // round's other steps; FAILED_PRECONDITION if the others are in the other phase, or the turn
+  // Adds a step for `seats` seats (RoundLedger) that waits at `place`. Errors: INVALID_ARGUMENT if
+  // the word does not contain the step's turn, names more members than there are trainers, or
+  // differs from the word of the round's other steps, and if the round's steps are then for more
+  // seats than there are; FAILED_PRECONDITION if the others are in the other phase, or the turn
   // already has a step here.
-  absl::Status Offer(GlobalId step, const RoundPlace& place, bool measures);
+  absl::Status Offer(GlobalId step, const RoundPlace& place, bool measures, uint32_t seats = 1);
   // Takes a step back. Returns false if it does not wait here.
   bool Withdraw(GlobalId step);
 
@@ -44,10 +46,14 @@ class RoundBoard {
   size_t waiting() const;  // steps in all rounds
 
  private:
+  struct Waiting {
+    GlobalId step;
+    uint32_t seats = 1;
+  };
   struct Round {
     RoundWord word;
     bool measures = false;
-    std::map<GlobalId, GlobalId> steps;  // by their turns
+    std::map<GlobalId, Waiting> steps;  // by their turns
   };
 
   const uint32_t trainers_;

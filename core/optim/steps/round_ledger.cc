@@ -1,7 +1,9 @@
 #include "core/optim/steps/round_ledger.h"
-#include "core/base/remedy.h"
+
+#include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/remedy.h"
 
 namespace psd::optim {
 
@@ -21,39 +23,53 @@ const char* Describe(RoundKind kind) {
 
 }  // namespace
 
-absl::Status RoundLedger::Offer(GlobalId member, GlobalId step, RoundKind kind) {
-  auto place = members_.find(member);
-  const bool has_step = place != members_.end() && place->second.has_value();
+absl::Status RoundLedger::Offer(GlobalId member, GlobalId step, RoundKind kind, uint32_t seats) {
+  if (seats == 0 || seats > trainers_) {
+    return WithRemedy(
+        absl::InvalidArgumentError(absl::StrCat(
+            "a step for ", seats, " seats of a synchronous optimizer of ", trainers_, " trainers")),
+        "give the number of trainers whose gradients it carries");
+  }
+  const auto place = members_.find(member);
+  const bool has_step = place != members_.end() && place->second.step.has_value();
   if (waiting_ > 0 && kind != kind_ && !has_step) {
     return absl::FailedPreconditionError(absl::StrCat(
         waiting_, " other trainers of this round ", Describe(kind_), ", and this one would ",
         Describe(kind), "; all must step with the same options: compute a new step"));
   }
-  if (place == members_.end()) {
-    if (members_.size() >= trainers_) {
-      return WithRemedy(absl::FailedPreconditionError(absl::StrCat(
-                            "all ", trainers_, " places of this synchronous optimizer are taken")),
-                        "create it for more trainers, or let one leave");
-    }
-    if (untaken_ > 0) --untaken_;
-    place = members_.emplace(member, std::nullopt).first;
-  }
-  if (place->second.has_value()) {
+  if (has_step) {
     return WithRemedy(
         absl::FailedPreconditionError(absl::StrCat(
-            "this trainer's step ", place->second->ToString(), " is already in the round")),
+            "this trainer's step ", place->second.step->ToString(), " is already in the round")),
         "wait for it before the next step");
   }
-  place->second = step;
+  const uint32_t own = place == members_.end() ? 0 : place->second.seats;
+  const uint32_t others = taken_ - own;
+  if (seats > trainers_ - others) {
+    return WithRemedy(
+        absl::ResourceExhaustedError(absl::StrCat("a step for ", seats, " of the ", trainers_,
+                                                  " seats of this synchronous optimizer, of "
+                                                  "which other trainers have ",
+                                                  others, " and ", trainers_ - others,
+                                                  " are left")),
+        "let a trainer leave, or create the optimizer for more; the seats of a trainer that died "
+        "are left when its session has ended");
+  }
+  const uint32_t more = seats > own ? seats - own : 0;
+  const uint32_t empty = trainers_ - taken_ - untaken_;
+  // A new member is one of those that were still starting. A known one takes empty seats first.
+  untaken_ -= own == 0 ? std::min(untaken_, more) : more - std::min(more, empty);
+  taken_ = others + seats;
+  members_[member] = {step, seats};
   kind_ = kind;
   ++waiting_;
   return absl::OkStatus();
 }
 
 bool RoundLedger::Withdraw(GlobalId step) {
-  for (auto& [member, its_step] : members_) {
-    if (its_step != step) continue;
-    its_step.reset();
+  for (auto& [id, member] : members_) {
+    if (member.step != step) continue;
+    member.step.reset();
     --waiting_;
     return true;
   }
@@ -61,20 +77,23 @@ bool RoundLedger::Withdraw(GlobalId step) {
 }
 
 std::optional<GlobalId> RoundLedger::Leave(GlobalId member) {
-  auto place = members_.find(member);
-  if (place == members_.end()) return std::nullopt;
-  const std::optional<GlobalId> step = place->second;
-  waiting_ -= step.has_value();
-  members_.erase(place);
-  if (members_.empty()) untaken_ = trainers_;
+  joined_.erase(member);
+  std::optional<GlobalId> step;
+  if (const auto place = members_.find(member); place != members_.end()) {
+    step = place->second.step;
+    waiting_ -= step.has_value();
+    taken_ -= place->second.seats;
+    members_.erase(place);
+  }
+  if (members_.empty() && joined_.empty()) untaken_ = trainers_;
   return step;
 }
 
 std::vector<GlobalId> RoundLedger::Take() {
   std::vector<GlobalId> steps;
-  for (auto& [member, its_step] : members_) {
-    steps.push_back(*its_step);
-    its_step.reset();
+  for (auto& [id, member] : members_) {
+    steps.push_back(*member.step);
+    member.step.reset();
   }
   waiting_ = 0;
   return steps;

@@ -23,7 +23,7 @@ absl::StatusOr<double> RoundMeasure::Reduce(std::vector<StepRequest>& round,
   for (StepRequest& request : round) {
     if (applied.count(request.step_id) > 0) continue;
     PSD_ASSIGN_OR_RETURN(sum, table_.Sum(std::move(sum), std::move(request.plan)));
-    ++trainers;
+    trainers += request.seats;
   }
   PSD_RETURN_IF_ERROR(table_.Round(sum));
   const double scale = mode_.ReductionScale(trainers);

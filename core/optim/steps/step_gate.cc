@@ -56,14 +56,15 @@ class RoundGate : public StepGate {
 
   absl::Status Offer(const StepRequest& request) override PSD_REQUIRES(mutex_) {
     if (absl::Status same = CheckTerms(request); !same.ok()) return same;
-    if (request.in_round()) return board_.Offer(request.step_id, request.round, request.measures);
+    if (request.in_round())
+      return board_.Offer(request.step_id, request.round, request.measures, request.seats);
     if (request.measures && !request.takes_turn) {
       return WithRemedy(
           absl::FailedPreconditionError("the gradients of a synchronous round are measured after "
                                         "the optimizer's lead has named the round"),
           "ask it for a turn first");
     }
-    return ledger_.Offer(request.member.session, request.step_id, KindOf(request));
+    return ledger_.Offer(request.member.session, request.step_id, KindOf(request), request.seats);
   }
   void Remove(const StepRequest& request) override PSD_REQUIRES(mutex_) {
     if (!board_.Withdraw(request.step_id)) ledger_.Withdraw(request.step_id);
@@ -72,6 +73,7 @@ class RoundGate : public StepGate {
   void Refused(const StepRequest& request) override PSD_REQUIRES(mutex_) {
     if (request.in_round()) turn_book_.end(request.round.turn);
   }
+  void Joined(GlobalId session) override PSD_REQUIRES(mutex_) { ledger_.Join(session); }
   void Drop(GlobalId session) override PSD_REQUIRES(mutex_) { ledger_.Leave(session); }
 
   void Advance(Actions& actions) override PSD_REQUIRES(mutex_) {
@@ -237,6 +239,11 @@ void StepGate::Recheck() {
   Perform(std::move(actions));
 }
 
+void StepGate::Join(GlobalId session) {
+  MutexLock lock(mutex_);
+  Joined(session);
+}
+
 void StepGate::Leave(GlobalId session, uint64_t before) {
   Actions actions;
   {
@@ -333,7 +340,7 @@ void StepGate::Admit(StepRequest request, Actions& actions) {
     return answer_now(absl::CancelledError("its trainer gave it up"));
   const auto found = waiting_.find(step);
   if (found != waiting_.end() && found->second.measures == request.measures &&
-      found->second.round.turn == request.round.turn) {
+      found->second.seats == request.seats && found->second.round.turn == request.round.turn) {
     // A retry takes the place of the earlier request, whose caller is answered now.
     std::swap(found->second, request);
     actions.answers.push_back(

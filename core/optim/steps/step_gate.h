@@ -56,8 +56,9 @@ class StepGate {
   // with an error, it is out of that round on this owner, and the other members no longer wait for
   // it. Steps of the trainer below its `ended_before` no longer wait; if the request is for a turn,
   // the trainer's turns below that number are over instead. Errors (through `done`):
-  // FAILED_PRECONDITION (no place in the round, the trainer's last step still waits, other terms
-  // than those of the round, a measurement outside of a named round); INVALID_ARGUMENT (a word that
+  // FAILED_PRECONDITION (the trainer's last step still waits, other terms than those of the round,
+  // a measurement outside of a named round); RESOURCE_EXHAUSTED (too few seats are left);
+  // INVALID_ARGUMENT (a number of seats that RoundLedger refuses, a word or number of seats that
   // RoundBoard refuses); ABORTED (the step was asked for again, its trainer has left); CANCELLED
   // (withdrawn, or its turn is over); UNAVAILABLE (the same step is running); the error given to
   // Close; the errors of `known`.
@@ -75,6 +76,8 @@ class StepGate {
   void EndTurn(GlobalId turn, bool applied) PSD_EXCLUDES(mutex_);
   // Asks `known` again about every waiting step, and answers those that must not wait any longer.
   void Recheck() PSD_EXCLUDES(mutex_);
+  // Records that a trainer with this session uses the optimizer, until it leaves. See RoundLedger.
+  void Join(GlobalId session) PSD_EXCLUDES(mutex_);
   // From now on nobody waits for the session until its next step, and its turns are over. Does
   // nothing if the session has since asked for a step or turn with the number `before` or a greater
   // one; if `before` is 0, it always takes effect.
@@ -107,6 +110,7 @@ class StepGate {
   virtual absl::Status Offer(const StepRequest& request) PSD_REQUIRES(mutex_) = 0;
   // Removes a waiting step from the ledger or board in which it waits.
   virtual void Remove(const StepRequest& request) PSD_REQUIRES(mutex_) = 0;
+  virtual void Joined(GlobalId /*session*/) PSD_REQUIRES(mutex_) {}
   // The session is no longer a member. None of its steps is waiting.
   virtual void Drop(GlobalId session) PSD_REQUIRES(mutex_) = 0;
   virtual void Ended(bool applied) PSD_REQUIRES(mutex_) = 0;

@@ -69,7 +69,8 @@ struct StepResult {
   int parameters_stepped = 0;   // those with a gradient
   // The most versions between the version that was read and the one that was stepped.
   uint64_t max_staleness = 0;
-  // How many trainers' gradients this step applied: several in a synchronous round.
+  // How many trainers' gradients this step applied, which is the number of seats: several in a
+  // synchronous round.
   int trainers = 1;
   double loss_scale = 0;      // for the next loss; 0 if the optimizer scales no losses
   bool skipped = false;       // because of an overflow
@@ -91,6 +92,9 @@ struct StepRequest {
   Member member;
   StepPlan plan;  // made by the optimizer's table
   StepTerms terms;
+  // The number of seats of the round that the step takes (RoundLedger), which is the number of
+  // trainers whose gradients it carries. At least 1; above 1 in synchronous modes only.
+  uint32_t seats = 1;
   // If true, nothing is applied: the round's gradients are measured before its step. See
   // RoundMeasure. If takes_turn, the round is to be measured.
   bool measures = false;

@@ -102,6 +102,7 @@ Future<StepResult> OptimizerService::Step(const RRef& optimizer, const StepCall&
   message.set_in_turn(step.in_turn);
   optim::EncodeLifeId(step.life, message);
   EncodeTerms(step.terms, message);
+  EncodeSeats(step.seats, message);
   if (step.round.word.number != 0) EncodePlace(step.round, *message.mutable_round());
   return AskOwner<StepResult>(kOptimizerStep, optimizer, std::move(message), options, DecodeResult);
 }
@@ -115,6 +116,7 @@ Future<PrepareResult> OptimizerService::Prepare(const RRef& optimizer, const Ste
   message.set_ended_before(step.ended_before);
   optim::EncodeLifeId(step.life, message);
   message.set_measure(measure);
+  EncodeSeats(step.seats, message);
   if (step.round.word.number != 0) EncodePlace(step.round, *message.mutable_round());
   return AskOwner<PrepareResult>(
       kOptimizerPrepare, optimizer, std::move(message), options, [](const v1::PrepareReply& reply) {
@@ -145,6 +147,7 @@ Future<TurnAnswer> OptimizerService::TakeTurn(const RRef& optimizer, const TurnC
   message.set_ended_before(turn.ended_before);
   optim::EncodeLifeId(turn.life, message);
   EncodeWishes(turn.wishes, message);
+  EncodeSeats(turn.seats, message);
   return AskOwner<TurnAnswer>(kOptimizerTakeTurn, optimizer, std::move(message), options,
                               DecodeTurnReply);
 }

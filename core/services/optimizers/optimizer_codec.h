@@ -28,6 +28,16 @@ struct TurnWishes {
   bool measures = false;  // whether the gradients are measured before the step
 };
 
+// For any message with seats, which are left out if a step is for one.
+template <typename Message>
+void EncodeSeats(uint32_t seats, Message& message) {
+  if (seats != 1) message.set_seats(seats);
+}
+template <typename Message>
+uint32_t DecodeSeats(const Message& message) {
+  return message.seats() == 0 ? 1 : message.seats();
+}
+
 // The lead's answer when a turn has come.
 struct TurnAnswer {
   uint64_t steps_accepted = 0;  // by the lead

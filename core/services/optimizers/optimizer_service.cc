@@ -180,6 +180,7 @@ absl::Status RunPrepare(const rpc::Answer<v1::PrepareReply>& answer, GlobalId st
       NewRequest(*answer.call(), *optimizer, step_id, optim::DecodeLifeId(message));
   const uint64_t ticket = request.ticket;
   request.ended_before = message.ended_before();
+  request.seats = DecodeSeats(message);
   request.round = std::move(round);
   request.plan = std::move(plan);
   optimizer->Measure(std::move(request), std::move(measured));
@@ -198,6 +199,7 @@ absl::Status RunStep(const rpc::Answer<v1::StepReply>& answer, GlobalId step_id,
   const uint64_t ticket = step.ticket;
   step.ended_before = message.ended_before();
   step.in_turn = message.in_turn();
+  step.seats = DecodeSeats(message);
   step.round = std::move(round);
   step.plan = std::move(plan);
   step.terms = terms;
@@ -421,6 +423,7 @@ void OptimizerService::StepHere(const rpc::Asker& asker, const std::string& name
   request.member = std::move(member);
   request.plan = *std::move(plan);
   request.terms = step.terms;
+  request.seats = step.seats;
   request.begin_apply = std::move(begin_apply);
   request.done = std::move(done);
   (*found)->Step(std::move(request));
@@ -439,6 +442,7 @@ absl::Status OptimizerService::ServeTakeTurn(const rpc::Answer<v1::TurnReply>& a
   turn.terms = wishes.terms;
   turn.clip_norm = wishes.clip_norm;
   turn.measures = wishes.measures;
+  turn.seats = DecodeSeats(request);
   turn.done = [answer](const absl::StatusOr<optim::StepResult>& result) {
     if (!result.ok()) return answer(result.status());
     answer(EncodeTurnReply(*result));

@@ -2,6 +2,7 @@
 
 // Optimizers on owners: creates them, prepares and applies steps, and changes options.
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
@@ -64,6 +65,7 @@ struct StepCall {
   bool in_turn = false;          // see optim::StepRequest
   GlobalId life = {};            // the step is refused in any other life; no id: any life
   optim::RoundPlace round = {};  // in a round that the lead has named; otherwise its number is 0
+  uint32_t seats = 1;            // see optim::StepRequest
 };
 
 // A trainer's request for a turn.
@@ -72,6 +74,7 @@ struct TurnCall {
   uint64_t ended_before = 0;  // the trainer's turns with smaller numbers are over
   GlobalId life = {};         // as in StepCall
   TurnWishes wishes = {};     // used for rounds
+  uint32_t seats = 1;         // as in StepCall
 };
 
 // An owner's answer to the checks before a step.

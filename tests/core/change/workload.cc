@@ -169,7 +169,7 @@ void RandomTrainer::CreateOptimizer() {
   if (mine.mode == 1) change.settings.mode = UpdateMode::BoundedStaleness(3);
   if (mine.mode == 2)
     change.settings.mode = UpdateMode::BoundedStaleness(1000, UpdateMode::WhenStale::kWait);
-  if (mine.mode == 3) change.settings.mode = UpdateMode::Synchronous(2);
+  if (mine.mode == 3) change.settings.mode = UpdateMode::Synchronous(3);
   change.settings.mode.allow_unknown_versions = mine.mode == 1 || mine.mode == 2;
   mine.scheduled = Below(3) == 0;
   if (mine.scheduled) change.settings.schedule = optim::Schedule::Cosine(40).WithWarmup(5);
@@ -234,7 +234,7 @@ absl::StatusOr<optim::StepPlan> RandomTrainer::RandomPlan(const Mine& mine) {
   return mine.optimizer->table().Plan(std::move(gradients));
 }
 
-// A round has two members, and this thread plays both.
+// A round has two members, one of them with two seats, and this thread plays both.
 void RandomTrainer::Step() {
   Mine* mine = AnyOptimizer();
   if (mine == nullptr) return;
@@ -257,6 +257,7 @@ void RandomTrainer::Step() {
     request.member = {session, "trainer" + std::to_string(session.incarnation)};
     request.plan = *std::move(plan);
     request.terms = terms;
+    if (mine->mode == 3 && member == 0) request.seats = 2;  // of three
     request.done = [result = results[static_cast<size_t>(member)]](
                        absl::StatusOr<optim::StepResult> r) { result.Set(std::move(r)); };
     mine->optimizer->Step(std::move(request));

@@ -43,6 +43,7 @@ class RoundTest : public OwnerOptimizerTest {
     request.member = {Session(n), std::string(1, static_cast<char>('a' + n))};
     request.plan = *optimizer_->table().Plan({{a_->id, Full(-static_cast<double>(n))}});
     request.terms = terms;
+    request.seats = Seats(n);
     request.round = Place(n);
     request.begin_apply = [this] { return may_apply_; };
     request.done = [this, n](absl::StatusOr<StepResult> result) {
@@ -57,6 +58,7 @@ class RoundTest : public OwnerOptimizerTest {
   void Measure(uint64_t n, GlobalId step) {
     StepRequest request;
     request.step_id = step;
+    request.seats = Seats(n);
     request.round = Place(n);
     request.member = {Session(n), std::string(1, static_cast<char>('a' + n))};
     request.plan = *optimizer_->table().Plan({{a_->id, Full(static_cast<double>(n))}});
@@ -70,6 +72,7 @@ class RoundTest : public OwnerOptimizerTest {
     request.step_id = {n, turn};
     request.ended_before = ended_before;
     request.measures = measures;
+    request.seats = Seats(n);
     request.member = {Session(n), std::string(1, static_cast<char>('a' + n))};
     request.done = [this, n, turn](const absl::StatusOr<StepResult>& result) {
       turns_[n].push_back(result.status());
@@ -81,6 +84,11 @@ class RoundTest : public OwnerOptimizerTest {
   GlobalId Session(uint64_t n) const {
     const auto epoch = epochs_.find(n);
     return {n, epoch == epochs_.end() ? 1 : epoch->second};
+  }
+  // The number of seats that trainer n steps for.
+  uint32_t Seats(uint64_t n) const {
+    const auto seats = seats_.find(n);
+    return seats == seats_.end() ? 1 : seats->second;
   }
   // The place of trainer n in the last round that the lead has named for it.
   RoundPlace Place(uint64_t n) const {
@@ -100,6 +108,7 @@ class RoundTest : public OwnerOptimizerTest {
   std::map<uint64_t, std::vector<absl::StatusOr<double>>> measured_;
   std::map<uint64_t, uint64_t> epochs_;  // for the trainers whose session is not their first
   std::map<uint64_t, RoundPlace> places_;
+  std::map<uint64_t, uint32_t> seats_;  // for the trainers that step for several
   std::map<uint64_t, std::vector<absl::StatusOr<StepResult>>> answers_;
   uint64_t last_ticket_ = 0;
   GlobalId life_;  // the life that offered steps belong to
@@ -132,6 +141,132 @@ TEST_F(RoundTest, MeanIsOverThoseInTheRound) {
   EXPECT_EQ(First(a_), 3);
   Offer(3);
   EXPECT_EQ(answers_[3][1].status().code(), absl::StatusCode::kAborted);
+}
+
+TEST_F(RoundTest, DDP_32_ARoundCountsSeatsAndItsMeanIsOverThem) {
+  Make(UpdateMode::Synchronous(5));
+  seats_ = {{1, 2}, {2, 3}};
+  Offer(1);
+  EXPECT_TRUE(answers_.empty());
+  Offer(2);
+  EXPECT_FLOAT_EQ(First(a_), 0.6f);  // (1 + 2) / 5
+  for (uint64_t n : {1, 2}) {
+    ASSERT_TRUE(answers_[n][0].ok()) << answers_[n][0].status();
+    EXPECT_EQ(answers_[n][0]->trainers, 5);
+    EXPECT_EQ(answers_[n][0]->steps_accepted, 1u);
+  }
+  Offer(3);
+  EXPECT_EQ(LastCode(3), absl::StatusCode::kResourceExhausted) << "no seat is left";
+}
+
+// 2^24 + 1 is 2^24 in f32, so the order of a sum shows in its bits.
+TEST_F(RoundTest, DDP_32_StepsForSeveralSeatsHaveTheBitsOfSumsInGroups) {
+  const std::vector<float> each{0x1p24f, 1, 1, 1};
+  const float in_groups = (each[0] + each[1]) + (each[2] + each[3]);
+  ASSERT_NE(in_groups, ((each[0] + each[1]) + each[2]) + each[3]);
+  Make(UpdateMode::Synchronous(4, UpdateMode::Reduction::kSum));
+  for (const uint64_t n : {uint64_t{2}, uint64_t{1}}) {  // whatever the order of arrival
+    StepRequest request;
+    request.step_id = ids_.Next();
+    request.member = {Session(n), std::string(1, static_cast<char>('a' + n))};
+    request.seats = 2;
+    request.plan = *optimizer_->table().Plan(
+        {{a_->id, Full(-static_cast<double>(each[2 * n - 2] + each[2 * n - 1]))}});
+    request.done = [this, n](absl::StatusOr<StepResult> result) {
+      answers_[n].push_back(std::move(result));
+    };
+    optimizer_->Step(std::move(request));
+  }
+  EXPECT_EQ(answers_[1][0]->trainers, 4);
+  EXPECT_EQ(First(a_), in_groups);
+}
+
+TEST_F(RoundTest, DDP_32_APusherThatDiesLeavesItsSeatsEmptyAndAnotherTakesOver) {
+  Make(UpdateMode::Synchronous(4));
+  seats_ = {{1, 2}, {2, 2}};
+  Offer(1);
+  Offer(2);
+  EXPECT_EQ(First(a_), 0.75f);
+  Offer(1);
+  Offer(3);
+  EXPECT_EQ(LastCode(3), absl::StatusCode::kResourceExhausted) << "trainer 2 may still come";
+  optimizer_->EndSession({2, 1});
+  EXPECT_EQ(First(a_), 1.25f) << "the round goes on without the two seats";
+  EXPECT_EQ(answers_[1].back()->trainers, 2);
+  Offer(3);
+  Offer(1);
+  EXPECT_EQ(answers_[3].back()->trainers, 3);
+  EXPECT_FLOAT_EQ(First(a_), 1.25f + 4.0f / 3);
+}
+
+TEST_F(RoundTest, DDP_32_TheTrainersOfAPusherThatWasTheOnlyMemberGoOnWithoutIt) {
+  Make(UpdateMode::Synchronous(3));
+  for (uint64_t n : {1, 2, 3}) optimizer_->Join(Session(n), 1);
+  seats_ = {{1, 3}, {2, 2}};
+  Offer(1);
+  EXPECT_TRUE(answers_[1].back().ok());
+  optimizer_->EndSession({1, 1});
+  Offer(2);
+  ASSERT_EQ(answers_[2].size(), 1u) << "nobody else is waited for";
+  EXPECT_EQ(answers_[2][0]->trainers, 2);
+}
+
+TEST_F(RoundTest, DDP_32_AStepForSeveralSeatsThatIsAskedForAgainCountsOnce) {
+  Make(UpdateMode::Synchronous(4, UpdateMode::Reduction::kSum));
+  seats_ = {{1, 2}, {2, 2}};
+  const GlobalId step = Offer(1);
+  Offer(1, step);  // a retry, which takes the place of the first request
+  seats_[1] = 1;
+  Offer(1, step);  // a retry for another number of seats
+  seats_[1] = 2;
+  Offer(1, step);
+  ASSERT_EQ(answers_[1].size(), 3u);
+  for (const auto& answer : answers_[1])
+    EXPECT_EQ(answer.status().code(), absl::StatusCode::kAborted);
+  Offer(2);
+  EXPECT_EQ(answers_[1].back()->trainers, 4);
+  EXPECT_EQ(First(a_), 3);
+  Offer(1, step);
+  EXPECT_TRUE(answers_[1].back()->repeated);
+  EXPECT_EQ(First(a_), 3);
+}
+
+TEST_F(RoundTest, DDP_32_MeasuredRoundsAreScaledBySeats) {
+  Make(UpdateMode::Synchronous(3));
+  seats_ = {{2, 2}};
+  NameRound(5, /*measures=*/true);
+  ASSERT_TRUE(turns_[2][0].ok()) << turns_[2][0];
+  Measure(1, {1, 4});
+  Measure(2, {2, 4});
+  ASSERT_TRUE(measured_[1].back().ok()) << measured_[1].back().status();
+  EXPECT_DOUBLE_EQ(*measured_[1].back(), 1 * kElements);  // ((1 + 2) / 3)²
+  Offer(1, {1, 4});
+  Offer(2, {2, 4});
+  EXPECT_FLOAT_EQ(First(a_), 1);
+  EXPECT_EQ(answers_[1][0]->trainers, 3);
+}
+
+TEST_F(RoundTest, DDP_32_StepsOfANamedRoundAreForNoMoreSeatsThanThereAre) {
+  Make(UpdateMode::Synchronous(3));
+  seats_ = {{2, 2}};
+  NameRound(5);
+  Offer(2, {2, 4});
+  seats_[1] = 2;  // another number than it took its turn for
+  Offer(1, {1, 4});
+  EXPECT_EQ(LastCode(1), absl::StatusCode::kInvalidArgument);
+  ASSERT_EQ(answers_[2].size(), 1u) << "nobody waits for a step that was refused";
+  EXPECT_EQ(answers_[2][0]->trainers, 2);
+  EXPECT_EQ(First(a_), 1);
+}
+
+TEST_F(RoundTest, DDP_32_SeveralSeatsNeedRounds) {
+  for (const UpdateMode& mode : {UpdateMode::Asynchronous(), UpdateMode::BoundedStaleness(1)}) {
+    Make(mode);
+    seats_ = {{1, 2}};
+    Offer(1);
+    EXPECT_EQ(LastCode(1), absl::StatusCode::kInvalidArgument) << answers_[1].back().status();
+    EXPECT_EQ(First(a_), 0);
+  }
 }
 
 // In bf16, 256 + 1 is 256. The sum is made in f32 and rounded once.

@@ -49,6 +49,19 @@ TEST_F(RoundBoardTest, ARoundWaitsForTheMembersThatTheLeadHasNamed) {
   EXPECT_EQ(board_.waiting(), 0u);
 }
 
+TEST_F(RoundBoardTest, DDP_32_StepsAreForNoMoreSeatsThanThereAre) {
+  const auto offer = [this](uint64_t trainer, uint32_t seats) {
+    return board_.Offer(Step(trainer), {Turn(trainer), 0, word_}, /*measures=*/false, seats);
+  };
+  EXPECT_EQ(offer(1, 0).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(offer(1, 4).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(board_.waiting(), 0u);
+  ASSERT_TRUE(offer(1, 2).ok());
+  EXPECT_EQ(offer(2, 0xffffffff).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(offer(2, 2).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(offer(2, 1).ok());
+}
+
 TEST_F(RoundBoardTest, MembersThatAreNotExpectedAreNotWaitedFor) {
   ASSERT_TRUE(Offer(1).ok());
   gone_ = {Turn(2), Turn(3)};

@@ -84,6 +84,15 @@ TEST(OptimizerCodecTest, TermsThatAreNoNumbersAreRefused) {
   }
 }
 
+TEST(OptimizerCodecTest, DDP_32_SeatsComeBackAndOneCostsNothing) {
+  v1::StepRequest message;
+  EXPECT_EQ(DecodeSeats(message), 1u);
+  EncodeSeats(1, message);
+  EXPECT_EQ(message.ByteSizeLong(), 0u);
+  EncodeSeats(3, message);
+  EXPECT_EQ(DecodeSeats(message), 3u);
+}
+
 TEST(OptimizerCodecTest, ColumnsMustBeOfOneLength) {
   v1::StepRequest request;
   request.add_context_incarnations(1);
