@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "client/collectives/group.h"
 #include "client/collectives/group_state.h"
+#include "client/collectives/pause_before.h"
 #include "client/runtime_of.h"
 #include "core/base/clock.h"
 #include "core/base/future.h"
@@ -19,7 +20,6 @@
 #include "core/base/quoted.h"
 #include "core/base/remedy.h"
 #include "core/base/status.h"
-#include "core/base/timer.h"
 #include "core/rpc/registrar/registrar_client.h"
 #include "core/rpc/rpc_agent.h"
 #include "core/runtime/runtime.h"
@@ -29,8 +29,7 @@ namespace psd {
 namespace {
 
 constexpr size_t kMaxNameBytes = 128;
-constexpr absl::Duration kPause = absl::Milliseconds(20);  // between two tries to build again
-constexpr absl::Duration kProbe = absl::Seconds(1);        // for a member that may be alive
+constexpr absl::Duration kProbe = absl::Seconds(1);  // for a member that may be alive
 
 // The description of itself that a member sends to the others when they first meet.
 struct Told {
@@ -120,14 +119,6 @@ absl::Status CheckTold(const std::string& name, const std::vector<Told>& told) {
                         "group ", Quoted(name), ": ", absl::StrJoin(deaf, ", "), " of ",
                         told.size(), " members cannot be reached by the others")),
                     "let all members listen (WorkerOptions::listen)");
-}
-
-// Waits a little before another try. Returns false if that would be after `until`.
-bool PauseBefore(absl::Time until, Worker& worker) {
-  if (Clock::Steady().Now() + kPause >= until) return false;
-  Promise<Unit> paused;
-  RuntimeOf(worker).timers().RunAfter(kPause, [paused] { paused.Set(Unit{}); });
-  return paused.future().Wait().ok();
 }
 
 absl::Duration TimeLeft(absl::Time until) {

@@ -94,8 +94,20 @@ absl::Status BufferedAllReduce::Check(const std::vector<Tensor>& gradients) cons
   return absl::OkStatus();
 }
 
+absl::StatusOr<Tensor> BufferedAllReduce::PartOf(size_t parameter, const Tensor& gradient,
+                                                 bool mean) const {
+  if (!gradient.defined()) {
+    // x + -0.0 is x for every x, whereas -0.0 + 0.0 is 0.0.
+    return Tensor::Full(parameters_[parameter].shape, parameters_[parameter].dtype,
+                        mean ? 0.0 : -0.0);
+  }
+  if (mean) return Divide(gradient, group_->size());
+  return gradient.Contiguous();
+}
+
 absl::StatusOr<Tensor> BufferedAllReduce::Fill(const BufferGroup& group,
-                                               const std::vector<Tensor>& gradients) const {
+                                               const std::vector<Tensor>& gradients,
+                                               bool mean) const {
   const bool alone = group.parameters.size() == 1;
   Tensor buffer;
   if (!alone) {
@@ -103,38 +115,39 @@ absl::StatusOr<Tensor> BufferedAllReduce::Fill(const BufferGroup& group,
   }
   size_t offset = 0;
   for (const size_t index : group.parameters) {
-    const Shape& shape = parameters_[index].shape;
-    const size_t bytes = static_cast<size_t>(shape.NumElements()) * ItemSize(group.dtype);
-    if (!gradients[index].defined()) {
-      if (alone) return Tensor::Zeros(shape, group.dtype);
-      std::memset(buffer.mutable_raw_data() + offset, 0, bytes);
-    } else {
-      PSD_ASSIGN_OR_RETURN(Tensor divided, Divide(gradients[index], group_->size()));
-      if (alone) return divided;
-      std::memcpy(buffer.mutable_raw_data() + offset, divided.raw_data(), bytes);
-    }
-    offset += bytes;
+    PSD_ASSIGN_OR_RETURN(Tensor part, PartOf(index, gradients[index], mean));
+    if (alone) return part;
+    std::memcpy(buffer.mutable_raw_data() + offset, part.raw_data(), part.NumBytes());
+    offset += part.NumBytes();
   }
   return buffer;
 }
 
-absl::StatusOr<std::vector<Tensor>> BufferedAllReduce::OwnMeans(
+absl::StatusOr<std::vector<Tensor>> BufferedAllReduce::OwnResults(
     const std::vector<Tensor>& gradients) const {
-  std::vector<Tensor> means(gradients.size());
-  for (size_t i = 0; i < means.size(); ++i) {
+  std::vector<Tensor> results(gradients.size());
+  for (size_t i = 0; i < results.size(); ++i) {
     const ReplicatedParameter& parameter = parameters_[i];
     if (group_->size() > 1 && !parameter.expert) continue;
-    means[i] = gradients[i];
-    if (means[i].defined() || !parameter.requires_grad) continue;
-    PSD_ASSIGN_OR_RETURN(means[i], Tensor::Zeros(parameter.shape, parameter.dtype));
+    results[i] = gradients[i];
+    if (results[i].defined() || !parameter.requires_grad) continue;
+    PSD_ASSIGN_OR_RETURN(results[i], Tensor::Zeros(parameter.shape, parameter.dtype));
   }
-  return means;
+  return results;
 }
 
 absl::StatusOr<std::vector<Tensor>> BufferedAllReduce::Mean(
     const std::vector<Tensor>& gradients, const CollectiveOptions& options) const {
   PSD_RETURN_IF_ERROR(Check(gradients));
   PSD_ASSIGN_OR_RETURN(Round round, Begin(options));
+  return round.Finish(gradients);
+}
+
+absl::StatusOr<std::vector<Tensor>> BufferedAllReduce::Sum(const std::vector<Tensor>& gradients,
+                                                           const CollectiveOptions& options) const {
+  PSD_RETURN_IF_ERROR(Check(gradients));
+  PSD_ASSIGN_OR_RETURN(Round round, Begin(options));
+  round.mean_ = false;
   return round.Finish(gradients);
 }
 
@@ -156,7 +169,8 @@ absl::StatusOr<bool> BufferedAllReduce::Round::IsFull() {
 }
 
 absl::Status BufferedAllReduce::Round::StartNext(const std::vector<Tensor>& gradients) {
-  const absl::StatusOr<Tensor> buffer = averaging_->Fill(averaging_->groups_[started_], gradients);
+  const absl::StatusOr<Tensor> buffer =
+      averaging_->Fill(averaging_->groups_[started_], gradients, mean_);
   absl::Status status = buffer.status();
   Future<Tensor> sum;
   if (status.ok()) {
@@ -176,16 +190,16 @@ absl::Status BufferedAllReduce::Round::StartNext(const std::vector<Tensor>& grad
 absl::StatusOr<std::vector<Tensor>> BufferedAllReduce::Round::Finish(
     const std::vector<Tensor>& gradients) {
   PSD_RETURN_IF_ERROR(averaging_->Check(gradients));
-  PSD_ASSIGN_OR_RETURN(std::vector<Tensor> means, averaging_->OwnMeans(gradients));
-  if (averaging_->group_->size() == 1) return means;
+  PSD_ASSIGN_OR_RETURN(std::vector<Tensor> results, averaging_->OwnResults(gradients));
+  if (averaging_->group_->size() == 1) return results;
   while (started_ < averaging_->groups_.size()) {
     if (sums_.size() >= kMostBuffers) PSD_RETURN_IF_ERROR(Take());
     PSD_RETURN_IF_ERROR(StartNext(gradients));
   }
   while (!sums_.empty()) PSD_RETURN_IF_ERROR(Take());
-  for (size_t i = 0; i < means.size(); ++i)
-    if (means_[i].defined()) means[i] = std::move(means_[i]);
-  return means;
+  for (size_t i = 0; i < results.size(); ++i)
+    if (results_[i].defined()) results[i] = std::move(results_[i]);
+  return results;
 }
 
 absl::Status BufferedAllReduce::Round::Take() {
@@ -198,7 +212,7 @@ absl::Status BufferedAllReduce::Round::Take() {
   for (const size_t index : group.parameters) {
     const Shape& shape = averaging_->parameters_[index].shape;
     const size_t size = static_cast<size_t>(shape.NumElements()) * ItemSize(group.dtype);
-    PSD_ASSIGN_OR_RETURN(means_[index],
+    PSD_ASSIGN_OR_RETURN(results_[index],
                          Tensor::FromBuffer(shape, group.dtype, bytes.Slice(offset, size)));
     offset += size;
   }

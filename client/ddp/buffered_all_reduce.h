@@ -1,6 +1,6 @@
 #pragma once
 
-// Averages the gradients of replicas over a group, through a few large buffers instead of one
+// Averages or adds up gradients over a group, through a few large buffers instead of one
 // all-reduce for each parameter.
 //
 //   PSD_ASSIGN_OR_RETURN(auto averaging, psd::BufferedAllReduce::Create(group, parameters));
@@ -52,6 +52,10 @@ class BufferedAllReduce {
   // dtype, or is frozen; then nothing was sent. The errors of Group's calls.
   absl::StatusOr<std::vector<Tensor>> Mean(const std::vector<Tensor>& gradients,
                                            const CollectiveOptions& options = {}) const;
+  // As Mean, but returns sums: nothing is divided. A missing gradient counts as zeros of a negative
+  // sign, which leave every bit of the others' sum as it is.
+  absl::StatusOr<std::vector<Tensor>> Sum(const std::vector<Tensor>& gradients,
+                                          const CollectiveOptions& options = {}) const;
 
   // One averaging, whose gradients may come one after the other. Thread-compatible. The
   // BufferedAllReduce must outlive it, unless it is only destroyed.
@@ -76,15 +80,16 @@ class BufferedAllReduce {
     Round(const BufferedAllReduce* averaging, CollectiveOptions options)
         : averaging_(averaging),
           options_(std::move(options)),
-          means_(averaging->parameters_.size()) {}
-    // Waits for the oldest of sums_, and puts its parts into means_.
+          results_(averaging->parameters_.size()) {}
+    // Waits for the oldest of sums_, and puts its parts into results_.
     absl::Status Take();
 
     const BufferedAllReduce* averaging_;
     CollectiveOptions options_;
+    bool mean_ = true;  // otherwise the sum
     size_t started_ = 0;
     std::deque<Future<Tensor>> sums_;  // the last ones that were started
-    std::vector<Tensor> means_;        // those that were taken, by parameter
+    std::vector<Tensor> results_;      // those that were taken, by parameter
   };
   // Sends nothing. Errors: INVALID_ARGUMENT for a label that is too long.
   absl::StatusOr<Round> Begin(const CollectiveOptions& options = {}) const;
@@ -99,11 +104,14 @@ class BufferedAllReduce {
   BufferedAllReduce(std::shared_ptr<Group> group, std::vector<ReplicatedParameter> parameters,
                     std::vector<BufferGroup> groups, std::string digest);
   absl::Status Check(const std::vector<Tensor>& gradients) const;
-  // Returns the means of the parameters that no all-reduce brings: this rank's own gradients, or
+  // Returns the results for the parameters that no all-reduce brings: this rank's own gradients, or
   // zeros.
-  absl::StatusOr<std::vector<Tensor>> OwnMeans(const std::vector<Tensor>& gradients) const;
-  // Returns the gradients of a group, divided and one after another.
-  absl::StatusOr<Tensor> Fill(const BufferGroup& group, const std::vector<Tensor>& gradients) const;
+  absl::StatusOr<std::vector<Tensor>> OwnResults(const std::vector<Tensor>& gradients) const;
+  // Returns this rank's part of the mean or sum for one parameter.
+  absl::StatusOr<Tensor> PartOf(size_t parameter, const Tensor& gradient, bool mean) const;
+  // Returns the parts of a group, one after another.
+  absl::StatusOr<Tensor> Fill(const BufferGroup& group, const std::vector<Tensor>& gradients,
+                              bool mean) const;
 
   std::shared_ptr<Group> group_;  // shared with the user
   std::vector<ReplicatedParameter> parameters_;

@@ -327,6 +327,16 @@ absl::StatusOr<bool> ContextState::Replace(const std::vector<LeafGradient>& befo
   return true;
 }
 
+void ContextState::HandOver() {
+  MutexLock lock(mutex_);
+  handed_over_ = true;
+}
+
+bool ContextState::handed_over() const {
+  MutexLock lock(mutex_);
+  return handed_over_;
+}
+
 std::shared_ptr<const LeafGradients> ContextState::Gradients() {
   MutexLock lock(mutex_);
   gradients_shared_ = true;

@@ -118,6 +118,10 @@ class ContextState {
   absl::StatusOr<bool> Replace(const std::vector<LeafGradient>& before,
                                std::vector<LeafGradient>& after) PSD_EXCLUDES(mutex_);
 
+  // Records that the gradients were handed to a step that nobody may repeat with this context.
+  void HandOver() PSD_EXCLUDES(mutex_);
+  bool handed_over() const PSD_EXCLUDES(mutex_);
+
   // Whether destroying it takes so long that another thread should do it.
   bool IsLarge() const PSD_EXCLUDES(mutex_);
 
@@ -165,6 +169,7 @@ class ContextState {
   std::shared_ptr<LeafGradients> gradients_ PSD_GUARDED_BY(mutex_) =
       std::make_shared<LeafGradients>();
   bool gradients_shared_ PSD_GUARDED_BY(mutex_) = false;
+  bool handed_over_ PSD_GUARDED_BY(mutex_) = false;
 };
 
 using ContextPtr = std::shared_ptr<ContextState>;

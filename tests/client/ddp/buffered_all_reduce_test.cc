@@ -51,6 +51,19 @@ class BufferedAllReduceTest : public ::testing::Test {
   std::vector<std::shared_ptr<Group>> groups_;
 };
 
+TEST_F(BufferedAllReduceTest, DDP_32_SumsAreInTheOrderOfTheRanksAndAMissingGradientChangesNoBits) {
+  const std::vector<ReplicatedParameter> parameters = {Parameter({2}), Parameter({100})};
+  for (const int64_t buffer : {1, 1000}) {
+    OnAll(parameters, buffer, [&](int rank, const BufferedAllReduce& adding) {
+      const float mine = rank == 0 ? 0x1p24f : 1;  // 2^24 + 1 is 2^24
+      std::vector<Tensor> gradients{rank == 1 ? Filled({2}, -0.0) : Tensor(), Filled({100}, mine)};
+      const std::vector<Tensor> sums = Must(adding.Sum(gradients));
+      EXPECT_TRUE(SameBits(sums[0], Filled({2}, -0.0)));
+      EXPECT_TRUE(SameBits(sums[1], Filled({100}, 0x1p24f)));
+    });
+  }
+}
+
 TEST_F(BufferedAllReduceTest, DDP_01_DDP_21_EveryRankHasTheMeansInTheirShapes) {
   const std::vector<ReplicatedParameter> parameters = {Parameter({2, 3}), Parameter({}),
                                                        Parameter({100, 7}), Parameter({5})};
