@@ -38,8 +38,8 @@ absl::StatusOr<int64_t> CountAll(Worker& worker, const WideDeepModel& model,
         static_cast<size_t>(std::min(kBatch, dataset.test_size() - first)));
     std::iota(indices.begin(), indices.end(), static_cast<int32_t>(first));
     PSD_ASSIGN_OR_RETURN(const AdultBatch batch, dataset.TestBatch(indices));
-    PSD_ASSIGN_OR_RETURN(const int64_t right, CountCorrect(worker, model, batch));
-    correct += right;
+    PSD_ASSIGN_OR_RETURN(const Variable logits, model.Forward(worker, batch, {}));
+    correct += CountCorrect(logits.tensor(), batch.labels);
   }
   return correct;
 }

@@ -21,11 +21,12 @@ absl::StatusOr<RRef> AttachTable(Worker& worker, const std::string& owner, const
   return worker.GetOrCreate(owner, name, Normal({ids, width}, 0, deviation, seed), options);
 }
 
-absl::StatusOr<RRef> AttachLayer(Worker& worker, const std::string& owner, const std::string& name,
-                                 const Shape& shape, double bound, uint64_t seed) {
+absl::StatusOr<RRef> AttachLayer(Worker& worker, const std::string& owner,
+                                 const LayerParameter& parameter, uint64_t seed) {
   CreateOptions options;
   options.requires_grad = true;
-  return worker.GetOrCreate(owner, name, Uniform(shape, -bound, bound, seed), options);
+  const Program create = Uniform(parameter.shape, -parameter.bound, parameter.bound, seed);
+  return worker.GetOrCreate(owner, parameter.name, create, options);
 }
 
 std::vector<RowsQuery> Queries(const std::vector<RRef>& tables, const AdultBatch& batch) {
@@ -50,41 +51,41 @@ absl::StatusOr<std::vector<Variable>> Fetch(Worker& worker, const std::vector<RR
 
 }  // namespace
 
-absl::StatusOr<WideDeepModel> WideDeepModel::Attach(Worker& worker, std::vector<std::string> owners,
-                                                    const AdultDataset& dataset, uint64_t seed) {
+absl::StatusOr<std::vector<RRef>> AttachTables(Worker& worker, std::vector<std::string> owners,
+                                               const AdultDataset& dataset, uint64_t seed) {
   std::sort(owners.begin(), owners.end());
-  size_t next = 0;
-  const auto owner = [&]() -> const std::string& { return owners[next++ % owners.size()]; };
-  WideDeepModel model;
+  std::vector<RRef> tables;
   for (int field = 0; field < kFields; ++field) {
     PSD_ASSIGN_OR_RETURN(RRef table,
-                         AttachTable(worker, owner(), absl::StrCat("adult/embedding", field),
-                                     dataset.ids(field), kEmbeddingWidth, 0.05, ++seed));
-    model.tables_.push_back(std::move(table));
+                         AttachTable(worker, owners[tables.size() % owners.size()],
+                                     absl::StrCat("adult/embedding", field), dataset.ids(field),
+                                     kEmbeddingWidth, 0.05, ++seed));
+    tables.push_back(std::move(table));
   }
-  PSD_ASSIGN_OR_RETURN(RRef wide, AttachTable(worker, owner(), "adult/wide", dataset.wide_ids(),
-                                              kClasses, 0, ++seed));
-  model.tables_.push_back(std::move(wide));
+  PSD_ASSIGN_OR_RETURN(RRef wide,
+                       AttachTable(worker, owners[tables.size() % owners.size()], "adult/wide",
+                                   dataset.wide_ids(), kClasses, 0, ++seed));
+  tables.push_back(std::move(wide));
+  return tables;
+}
+
+std::vector<LayerParameter> LayerParameters() {
+  std::vector<LayerParameter> parameters;
   for (int layer = 0; layer < kLayers; ++layer) {
     const int64_t in = kLayerWidths[layer], out = kLayerWidths[layer + 1];
     const double bound = 1 / std::sqrt(static_cast<double>(in));
     const std::string name = absl::StrCat("adult/layer", layer + 1);
-    const std::string& home = owner();
-    for (const auto& [part, shape] :
-         {std::pair("/weight", Shape{out, in}), std::pair("/bias", Shape{out})}) {
-      PSD_ASSIGN_OR_RETURN(
-          RRef rref, AttachLayer(worker, home, absl::StrCat(name, part), shape, bound, ++seed));
-      model.layers_.push_back(std::move(rref));
-    }
+    parameters.push_back({absl::StrCat(name, "/weight"), Shape{out, in}, bound});
+    parameters.push_back({absl::StrCat(name, "/bias"), Shape{out}, bound});
   }
-  return model;
+  return parameters;
 }
 
-absl::StatusOr<Variable> WideDeepModel::Forward(Worker& worker, const AdultBatch& batch,
-                                                const CallOptions& options) const {
+absl::StatusOr<Variable> ComputeLogits(Worker& worker, const std::vector<RRef>& tables,
+                                       const std::vector<Variable>& layers, const AdultBatch& batch,
+                                       const CallOptions& options) {
   PSD_ASSIGN_OR_RETURN(std::vector<Variable> rows,
-                       worker.LookUpRows(Queries(tables_, batch), options));
-  PSD_ASSIGN_OR_RETURN(const std::vector<Variable> layers, Fetch(worker, layers_, options));
+                       worker.LookUpRows(Queries(tables, batch), options));
   const Variable wide = Sum(rows[kFields], 1, /*keepdim=*/false);
   rows[kFields] = batch.numbers;
   Variable deep = Concat(rows, 1);
@@ -95,6 +96,27 @@ absl::StatusOr<Variable> WideDeepModel::Forward(Worker& worker, const AdultBatch
   const Variable logits = wide + deep;
   PSD_RETURN_IF_ERROR(logits.status());
   return logits;
+}
+
+absl::StatusOr<WideDeepModel> WideDeepModel::Attach(Worker& worker, std::vector<std::string> owners,
+                                                    const AdultDataset& dataset, uint64_t seed) {
+  std::sort(owners.begin(), owners.end());
+  WideDeepModel model;
+  PSD_ASSIGN_OR_RETURN(model.tables_, AttachTables(worker, owners, dataset, seed));
+  seed += model.tables_.size();
+  for (const LayerParameter& parameter : LayerParameters()) {
+    const size_t layer = model.layers_.size() / 2;
+    const std::string& owner = owners[(model.tables_.size() + layer) % owners.size()];
+    PSD_ASSIGN_OR_RETURN(RRef rref, AttachLayer(worker, owner, parameter, ++seed));
+    model.layers_.push_back(std::move(rref));
+  }
+  return model;
+}
+
+absl::StatusOr<Variable> WideDeepModel::Forward(Worker& worker, const AdultBatch& batch,
+                                                const CallOptions& options) const {
+  PSD_ASSIGN_OR_RETURN(const std::vector<Variable> layers, Fetch(worker, layers_, options));
+  return ComputeLogits(worker, tables_, layers, batch, options);
 }
 
 absl::StatusOr<WideDeepOptimizers> CreateOptimizers(Worker& worker, const WideDeepModel& model,
@@ -126,13 +148,11 @@ absl::StatusOr<double> TrainStep(Worker& worker, const WideDeepModel& model,
   return loss.tensor().data<float>()[0];
 }
 
-absl::StatusOr<int64_t> CountCorrect(Worker& worker, const WideDeepModel& model,
-                                     const AdultBatch& batch) {
-  PSD_ASSIGN_OR_RETURN(const Variable logits, model.Forward(worker, batch, {}));
-  const float* row = logits.tensor().data<float>();
-  const int64_t* label = batch.labels.data<int64_t>();
+int64_t CountCorrect(const Tensor& logits, const Tensor& labels) {
+  const auto* row = logits.data<float>();
+  const auto* label = labels.data<int64_t>();
   int64_t correct = 0;
-  for (int64_t i = 0; i < batch.labels.NumElements(); ++i, row += kClasses)
+  for (int64_t i = 0; i < labels.NumElements(); ++i, row += kClasses)
     correct += (row[1] > row[0] ? 1 : 0) == label[i];
   return correct;
 }

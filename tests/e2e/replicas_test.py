@@ -1,29 +1,20 @@
 """The ranks of a training without owners, started by psctl run, learn Fashion-MNIST."""
 import os
 import re
-import subprocess
+import sys
 import unittest
 
-PSCTL = os.path.abspath("tools/cli/psctl")
-TRAINER = os.path.abspath("examples/fashion_mnist/train_replicas")
+sys.path.insert(0, "tests/e2e")
+import ranks  # noqa: E402
+
+TRAINER = "examples/fashion_mnist/train_replicas"
 DATA = "/usr/share/datasets/fashion-mnist"
-
-
-def train(ranks, *arguments):
-    """Returns what the ranks print."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("PSD_")}
-    clean["PATH"] = os.path.abspath("server/daemon") + ":" + clean["PATH"]
-    done = subprocess.run([PSCTL, "run", "-n", str(ranks), "--", TRAINER, *arguments], env=clean,
-                          stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600,
-                          check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 class ReplicasTest(unittest.TestCase):
     @unittest.skipUnless(os.path.isdir(DATA), "dataset-fashion-mnist is not installed")
     def test_four_ranks_learn_with_their_share_of_the_state(self):
-        output = train(4, "--epochs=10", "--lr=0.002")
+        output = ranks.train(4, TRAINER, "--epochs=10", "--lr=0.002")
         accuracy = float(re.search(r"test accuracy: ([0-9.]+)", output).group(1))
         self.assertGreaterEqual(accuracy, 0.87)
         shares = [int(n) for n in re.findall(r"(\d+) bytes of optimizer state", output)]
