@@ -181,8 +181,8 @@ absl::Status Train() {
   const std::vector<std::string> owners = NamesOf(options.owners);
   PSD_ASSIGN_OR_RETURN(const std::unique_ptr<Worker> worker, Worker::Start(std::move(options)));
   PSD_ASSIGN_OR_RETURN(const std::shared_ptr<Group> group, Group::Join(*worker, "ranks"));
-  const absl::Status trained = TrainRank(*worker, owners, group, dataset);
-  if (!trained.ok()) group->Fail(trained);  // the other ranks need not wait for this one
+  absl::Status trained = TrainRank(*worker, owners, group, dataset);
+  if (!trained.ok()) trained = group->Fail(trained);  // the other ranks need not wait for this one
   group->Leave();
   const absl::Status ended = worker->Shutdown();
   return trained.ok() ? ended : trained;

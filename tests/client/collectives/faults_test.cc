@@ -315,8 +315,7 @@ TEST_P(FaultsTest, ALabelIsAnyBytes) {
 TEST_P(FaultsTest, ZERO_17_ARankThatCannotGoOnTellsTheOthersWhy) {
   const auto statuses = OnAll([&](int rank, Group& group) {
     if (rank != 2) return group.AllReduce(Ones(kLarge)).status();
-    group.Fail(absl::ResourceExhaustedError("no memory for the next call"));
-    return group.status();
+    return group.Fail(absl::ResourceExhaustedError("no memory for the next call"));
   });
   for (const absl::Status& status : statuses) {
     EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
