@@ -3,9 +3,6 @@
 #include <zlib.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <limits>
 #include <memory>
 #include <utility>
@@ -13,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
+#include "examples/files/read_file.h"
 
 namespace psd::examples {
 namespace {
@@ -92,30 +90,12 @@ absl::StatusOr<absl::string_view> Elements(absl::string_view bytes, const IdxHea
   return bytes.substr(header.bytes);
 }
 
-absl::StatusOr<std::string> ReadFile(const std::string& path, size_t max_bytes) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) {
-    return absl::NotFoundError(absl::StrCat(
-        path, ": cannot open: ", std::strerror(errno),
-        "; install the package dataset-fashion-mnist, or give the folder with --data"));
-  }
-  std::string bytes;
-  while (file) {
-    const size_t before = bytes.size();
-    if (before > max_bytes) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat(path, ": larger than the limit of ", max_bytes, " bytes"));
-    }
-    bytes.resize(before + kChunkBytes);
-    file.read(&bytes[before], kChunkBytes);
-    bytes.resize(before + static_cast<size_t>(file.gcount()));
-  }
-  if (file.bad() || bytes.empty()) return Bad(path, "empty, or cannot be read");
-  return bytes;
-}
-
 absl::StatusOr<std::string> ReadAndGunzip(const std::string& path, const IdxLimits& limits) {
-  PSD_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(path, limits.max_file_bytes));
+  PSD_ASSIGN_OR_RETURN(
+      const std::string bytes,
+      ReadFile(path, limits.max_file_bytes,
+               "install the package dataset-fashion-mnist, or give the folder with --data"));
+  if (bytes.empty()) return Bad(path, "empty");
   return Gunzip(bytes, path, limits);
 }
 

@@ -22,9 +22,9 @@
 #include "client/ddp/replica.h"
 #include "client/psd.h"
 #include "client/zero/zero_redundancy_optimizer.h"
-#include "core/tensor/ops/random.h"
 #include "examples/fashion_mnist/dataset.h"
 #include "examples/fashion_mnist/model.h"
+#include "examples/replicas/rank.h"
 
 ABSL_FLAG(std::string, data, "/usr/share/datasets/fashion-mnist", "Folder of the data set.");
 ABSL_FLAG(int, epochs, 10, "Passes over the data.");
@@ -39,10 +39,9 @@ namespace {
 absl::StatusOr<std::vector<ReplicaParameter>> InitialModel(uint64_t seed) {
   std::vector<ReplicaParameter> parameters;
   for (const ParameterPlan& plan : PlanModel({"this rank"})) {
-    ReplicaParameter& parameter = parameters.emplace_back();
-    parameter.name = plan.name;
-    PSD_ASSIGN_OR_RETURN(parameter.elements,
-                         ops::Uniform(plan.shape, -plan.bound, plan.bound, ++seed));
+    PSD_ASSIGN_OR_RETURN(ReplicaParameter parameter,
+                         UniformParameter(plan.name, plan.shape, plan.bound, ++seed));
+    parameters.push_back(std::move(parameter));
   }
   return parameters;
 }
@@ -126,15 +125,9 @@ absl::Status Train() {
     return absl::InvalidArgumentError("--epochs and --batch start at 1");
   PSD_ASSIGN_OR_RETURN(const Dataset dataset, Dataset::LoadTraining(absl::GetFlag(FLAGS_data)));
   PSD_ASSIGN_OR_RETURN(const Dataset test, Dataset::LoadTest(absl::GetFlag(FLAGS_data)));
-  PSD_ASSIGN_OR_RETURN(WorkerOptions options, WorkerOptions::FromEnvironment());
-  options.listen = "127.0.0.1:0";  // the ranks call each other
-  PSD_ASSIGN_OR_RETURN(const std::unique_ptr<Worker> worker, Worker::Start(std::move(options)));
-  PSD_ASSIGN_OR_RETURN(const std::shared_ptr<Group> group, Group::Join(*worker, "ranks"));
-  absl::Status trained = TrainRank(*worker, group, dataset, test);
-  if (!trained.ok()) trained = group->Fail(trained);  // the other ranks need not wait for this one
-  group->Leave();
-  const absl::Status ended = worker->Shutdown();
-  return trained.ok() ? ended : trained;
+  return RunRank([&](Worker& worker, const std::shared_ptr<Group>& group) {
+    return TrainRank(worker, group, dataset, test);
+  });
 }
 
 }  // namespace

@@ -1,9 +1,6 @@
 #include "examples/wide_deep_adult/adult_reader.h"
 
-#include <cerrno>
 #include <cmath>
-#include <cstdio>
-#include <memory>
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
@@ -12,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "core/base/status.h"
+#include "examples/files/read_file.h"
 
 namespace psd::examples {
 namespace {
@@ -50,30 +48,6 @@ absl::StatusOr<Person> ParsePerson(absl::string_view line) {
   return person;
 }
 
-absl::Status FileError(const std::string& path) {
-  const int error = errno;
-  return absl::ErrnoToStatus(
-      error, absl::StrCat(path, " cannot be read; give the path of UCI's file adult.data"));
-}
-
-absl::StatusOr<std::string> ReadFile(const std::string& path) {
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"),
-                                                             std::fclose);
-  if (file == nullptr) return FileError(path);
-  std::string text;
-  char block[1 << 16];
-  size_t got = 0;
-  while ((got = std::fread(block, 1, sizeof block, file.get())) > 0) {
-    text.append(block, got);
-    if (text.size() > kMaxFileBytes) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat(path, " is larger than ", kMaxFileBytes, " bytes: no UCI Adult data"));
-    }
-  }
-  if (std::ferror(file.get()) != 0) return FileError(path);
-  return text;
-}
-
 }  // namespace
 
 absl::StatusOr<std::vector<Person>> ParseAdult(absl::string_view text) {
@@ -91,7 +65,8 @@ absl::StatusOr<std::vector<Person>> ParseAdult(absl::string_view text) {
 }
 
 absl::StatusOr<std::vector<Person>> ReadAdult(const std::string& path) {
-  PSD_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+  PSD_ASSIGN_OR_RETURN(const std::string text,
+                       ReadFile(path, kMaxFileBytes, "give the path of UCI's file adult.data"));
   absl::StatusOr<std::vector<Person>> people = ParseAdult(text);
   if (!people.ok()) return Annotate(people.status(), path);
   return people;

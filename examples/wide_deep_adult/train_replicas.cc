@@ -26,9 +26,8 @@
 #include "client/ddp/replica.h"
 #include "client/psd.h"
 #include "client/zero/zero_redundancy_optimizer.h"
-#include "core/tensor/ops/random.h"
-#include "examples/fashion_mnist/arguments.h"
 #include "examples/fashion_mnist/dataset.h"
+#include "examples/replicas/rank.h"
 #include "examples/wide_deep_adult/adult_reader.h"
 #include "examples/wide_deep_adult/dataset.h"
 #include "examples/wide_deep_adult/model.h"
@@ -57,18 +56,18 @@ struct Trainer {
 absl::StatusOr<Replica> CreateLayers(Worker& worker, uint64_t seed) {
   std::vector<ReplicaParameter> parameters;
   for (const LayerParameter& layer : LayerParameters()) {
-    ReplicaParameter& parameter = parameters.emplace_back();
-    parameter.name = layer.name;
-    PSD_ASSIGN_OR_RETURN(parameter.elements,
-                         ops::Uniform(layer.shape, -layer.bound, layer.bound, ++seed));
+    PSD_ASSIGN_OR_RETURN(ReplicaParameter parameter,
+                         UniformParameter(layer.name, layer.shape, layer.bound, ++seed));
+    parameters.push_back(std::move(parameter));
   }
   return Replica::Create(worker, std::move(parameters));
 }
 
-absl::StatusOr<Trainer> CreateTrainer(Worker& worker, const std::vector<std::string>& owners,
-                                      std::shared_ptr<Group> group, const AdultDataset& dataset) {
+absl::StatusOr<Trainer> CreateTrainer(Worker& worker, std::shared_ptr<Group> group,
+                                      const AdultDataset& dataset) {
   const uint64_t seed = absl::GetFlag(FLAGS_seed);
-  PSD_ASSIGN_OR_RETURN(std::vector<RRef> tables, AttachTables(worker, owners, dataset, seed));
+  PSD_ASSIGN_OR_RETURN(std::vector<RRef> tables,
+                       AttachTables(worker, worker.owners(), dataset, seed));
   PSD_ASSIGN_OR_RETURN(const Replica layers, CreateLayers(worker, seed + tables.size()));
   PSD_ASSIGN_OR_RETURN(auto averaging, BufferedDataParallel::Create(group, layers));
   Adam adam;
@@ -130,11 +129,9 @@ absl::Status TrainLoop(const Trainer& trainer, const AdultDataset& dataset) {
       PSD_ASSIGN_OR_RETURN(const double loss, TrainStep(trainer, batch));
       losses += loss;
     }
-    PSD_ASSIGN_OR_RETURN(const Tensor mean,
-                         group.AllReduce(Tensor::Of<double>({1}, {losses}), Reduction::kMean));
-    if (group.rank() != 0) continue;
-    std::printf("epoch %d: loss %.5f\n", epoch + 1,
-                mean.data<double>()[0] / static_cast<double>(steps));
+    PSD_ASSIGN_OR_RETURN(const double mean,
+                         MeanOverRanks(group, losses / static_cast<double>(steps)));
+    if (group.rank() == 0) std::printf("epoch %d: loss %.5f\n", epoch + 1, mean);
     std::fflush(stdout);
   }
   return absl::OkStatus();
@@ -159,9 +156,9 @@ absl::StatusOr<int64_t> CountCorrectOfAll(const Trainer& trainer, const AdultDat
   return sum.data<int64_t>()[0];
 }
 
-absl::Status TrainRank(Worker& worker, const std::vector<std::string>& owners,
-                       const std::shared_ptr<Group>& group, const AdultDataset& dataset) {
-  PSD_ASSIGN_OR_RETURN(const Trainer trainer, CreateTrainer(worker, owners, group, dataset));
+absl::Status TrainRank(Worker& worker, const std::shared_ptr<Group>& group,
+                       const AdultDataset& dataset) {
+  PSD_ASSIGN_OR_RETURN(const Trainer trainer, CreateTrainer(worker, group, dataset));
   PSD_RETURN_IF_ERROR(TrainLoop(trainer, dataset));
   PSD_ASSIGN_OR_RETURN(const int64_t correct, CountCorrectOfAll(trainer, dataset));
   if (group->rank() == 0) {
@@ -176,16 +173,9 @@ absl::Status Train() {
     return absl::InvalidArgumentError("--epochs and --batch start at 1");
   PSD_ASSIGN_OR_RETURN(std::vector<Person> people, ReadAdult(absl::GetFlag(FLAGS_data)));
   PSD_ASSIGN_OR_RETURN(const AdultDataset dataset, AdultDataset::Create(std::move(people)));
-  PSD_ASSIGN_OR_RETURN(WorkerOptions options, WorkerOptions::FromEnvironment());
-  options.listen = "127.0.0.1:0";  // the ranks call each other
-  const std::vector<std::string> owners = NamesOf(options.owners);
-  PSD_ASSIGN_OR_RETURN(const std::unique_ptr<Worker> worker, Worker::Start(std::move(options)));
-  PSD_ASSIGN_OR_RETURN(const std::shared_ptr<Group> group, Group::Join(*worker, "ranks"));
-  absl::Status trained = TrainRank(*worker, owners, group, dataset);
-  if (!trained.ok()) trained = group->Fail(trained);  // the other ranks need not wait for this one
-  group->Leave();
-  const absl::Status ended = worker->Shutdown();
-  return trained.ok() ? ended : trained;
+  return RunRank([&](Worker& worker, const std::shared_ptr<Group>& group) {
+    return TrainRank(worker, group, dataset);
+  });
 }
 
 }  // namespace
