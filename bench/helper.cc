@@ -4,7 +4,7 @@
 //   helper tcp                     a bare TCP sender; prints its port
 //   helper trainer NAME ADDRESS    a trainer; reads a number, takes that many small steps, and
 //                                  prints "done"
-//   helper rank RANK RANKS ADDRESS CARRIER ELEMENTS
+//   helper rank RANK RANKS ADDRESS CARRIER TASK TENSORS ELEMENTS
 //                                  a rank of a group (bench/rank_work.h); reads a number, works so
 //                                  often, and prints "done"
 //
@@ -44,10 +44,12 @@ absl::Status RunRank(char** arguments) {
   RankOptions options;
   options.owner = arguments[2];
   options.shared_memory = std::string(arguments[3]) == "shm";
+  options.task = arguments[4];
   if (!absl::SimpleAtoi(arguments[0], &options.rank) ||
       !absl::SimpleAtoi(arguments[1], &options.ranks) ||
-      !absl::SimpleAtoi(arguments[4], &options.elements)) {
-    return absl::InvalidArgumentError("RANK, RANKS and ELEMENTS are numbers");
+      !absl::SimpleAtoi(arguments[5], &options.tensors) ||
+      !absl::SimpleAtoi(arguments[6], &options.elements)) {
+    return absl::InvalidArgumentError("RANK, RANKS, TENSORS and ELEMENTS are numbers");
   }
   PSD_ASSIGN_OR_RETURN(const std::unique_ptr<RankWork> work, RankWork::Join(options));
   for (int runs = 0; std::cin >> runs;) {
@@ -68,10 +70,10 @@ int Main(int argc, char** argv) {
   if (role == "echo" && argc == 2) return ServeEcho();
   if (role == "tcp" && argc == 2) return ServeTcp();
   if (role == "trainer" && argc == 4) return Finish(RunTrainer(argv[2], argv[3]));
-  if (role == "rank" && argc == 7) return Finish(RunRank(argv + 2));
+  if (role == "rank" && argc == 9) return Finish(RunRank(argv + 2));
   std::fputs(
       "usage: helper echo | tcp | trainer NAME ADDRESS | rank RANK RANKS ADDRESS CARRIER "
-      "ELEMENTS\n",
+      "TASK TENSORS ELEMENTS\n",
       stderr);
   return 2;
 }

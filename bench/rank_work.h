@@ -18,18 +18,21 @@ struct RankOptions {
   int ranks = 0;
   std::string owner;           // the address of the registrar
   bool shared_memory = false;  // between the ranks
-  // The number of floats of an all-reduce; 0 means a step of a sharded Adam over kZeroParameters
-  // parameters of kZeroElements floats.
+  // What the ranks do, with tensors of `elements` floats:
+  //   allreduce   an all-reduce of one such tensor
+  //   ddp_step    forward and backward of LinearLoss over `tensors` parameters, whose gradients are
+  //               averaged over the ranks, and a step of Adam on every rank
+  //   zero_step   a step of an Adam whose state the ranks share
+  std::string task;
+  int tensors = 1;  // of the steps
   int64_t elements = 0;
 };
-
-inline constexpr int kZeroParameters = 16;
-inline constexpr int64_t kZeroElements = 1'000'000;
 
 // Thread-compatible. All ranks run it equally often.
 class RankWork {
  public:
-  // Joins the group, which waits for the other ranks.
+  // Joins the group, which waits for the other ranks. Errors: INVALID_ARGUMENT for a task that is
+  // unknown.
   static absl::StatusOr<std::unique_ptr<RankWork>> Join(const RankOptions& options);
   absl::Status Run() { return run_(); }
 

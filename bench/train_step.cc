@@ -20,6 +20,22 @@ absl::StatusOr<Variable> Coefficients(int64_t elements, std::mt19937& random) {
 
 }  // namespace
 
+absl::StatusOr<LinearLoss> LinearLoss::Create(size_t tensors, int64_t elements) {
+  LinearLoss loss;
+  std::mt19937 random(11);
+  for (size_t i = 0; i < tensors; ++i) {
+    PSD_ASSIGN_OR_RETURN(Variable coefficients, Coefficients(elements, random));
+    loss.coefficients_.push_back(std::move(coefficients));
+  }
+  return loss;
+}
+
+Variable LinearLoss::Of(const std::vector<Variable>& parameters) const {
+  Variable sum = Sum(parameters[0] * coefficients_[0]);
+  for (size_t i = 1; i < parameters.size(); ++i) sum = sum + Sum(parameters[i] * coefficients_[i]);
+  return 0.5 * sum;
+}
+
 absl::StatusOr<std::unique_ptr<TrainStep>> TrainStep::Create(Worker& worker, const StepShape& shape,
                                                              const OptimizerSpec& spec,
                                                              const std::string& name) {
@@ -37,11 +53,7 @@ absl::StatusOr<std::unique_ptr<TrainStep>> TrainStep::Create(Worker& worker, con
     step->optimizers_.push_back(std::move(optimizer));
   }
   if (shape.used > 0) parameters.resize(static_cast<size_t>(shape.used));
-  std::mt19937 random(11);
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    PSD_ASSIGN_OR_RETURN(Variable coefficients, Coefficients(shape.elements, random));
-    step->coefficients_.push_back(std::move(coefficients));
-  }
+  PSD_ASSIGN_OR_RETURN(step->loss_, LinearLoss::Create(parameters.size(), shape.elements));
   step->parameters_ = std::move(parameters);
   return step;
 }
@@ -49,10 +61,7 @@ absl::StatusOr<std::unique_ptr<TrainStep>> TrainStep::Create(Worker& worker, con
 absl::Status TrainStep::Run() {
   PSD_ASSIGN_OR_RETURN(Context context, worker_.NewContext());
   PSD_ASSIGN_OR_RETURN(const std::vector<Variable> values, worker_.ToHere(parameters_, context));
-  Variable sum = Sum(values[0] * coefficients_[0]);
-  for (size_t i = 1; i < values.size(); ++i) sum = sum + Sum(values[i] * coefficients_[i]);
-  const Variable loss = 0.5 * sum;
-  PSD_RETURN_IF_ERROR(context.Backward({loss}));
+  PSD_RETURN_IF_ERROR(context.Backward({loss_.Of(values)}));
   for (const auto& optimizer : optimizers_) PSD_RETURN_IF_ERROR(optimizer->Step(context));
   return absl::OkStatus();
 }

@@ -1,8 +1,9 @@
 #pragma once
 
-// The train step of the step_* and trainers_* cases: pull all parameters, loss = 0.5 * sum of p *
-// c, backward, step. Every parameter has its own coefficients c.
+// The train step of the step_* and trainers_* cases: pull all parameters, compute LinearLoss,
+// backward, step.
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -24,6 +25,18 @@ struct StepShape {
 inline constexpr StepShape kDenseStep = {16, 1'000'000};
 inline constexpr StepShape kSmallStep = {1000, 256};
 
+// loss = 0.5 * sum of p * c. Every parameter p has its own coefficients c, so that no gradient is
+// an alias of another.
+class LinearLoss {
+ public:
+  // For `tensors` parameters of `elements` floats.
+  static absl::StatusOr<LinearLoss> Create(size_t tensors, int64_t elements);
+  Variable Of(const std::vector<Variable>& parameters) const;
+
+ private:
+  std::vector<Variable> coefficients_;
+};
+
 // Thread-compatible.
 class TrainStep {
  public:
@@ -39,7 +52,7 @@ class TrainStep {
 
   Worker& worker_;
   std::vector<RRef> parameters_;  // those that a step uses
-  std::vector<Variable> coefficients_;
+  LinearLoss loss_;
   std::vector<std::unique_ptr<DistributedOptimizer>> optimizers_;
 };
 

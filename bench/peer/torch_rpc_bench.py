@@ -250,6 +250,23 @@ class Optimizer:
         self.functional = self.gradients = None
 
 
+class LinearLoss(torch.nn.Module):
+    """0.5 * sum of p * c. Every parameter has its own coefficients."""
+
+    def __init__(self, tensors, elements):
+        super().__init__()
+        self.weights = torch.nn.ParameterList(
+            [torch.nn.Parameter(torch.full((elements,), 0.5)) for _ in range(tensors)])
+        generator = torch.Generator().manual_seed(11)
+        self.coefficients = [
+            torch.empty(elements).uniform_(-1e-3, 1e-3, generator=generator)
+            for _ in range(tensors)
+        ]
+
+    def forward(self):
+        return 0.5 * sum((p * c).sum() for p, c in zip(self.weights, self.coefficients))
+
+
 class Ranks:
     """Processes of a Gloo group, of which this one is rank 0."""
 
@@ -319,6 +336,28 @@ class AllReduce(Ranks):
 
     def run(self):
         torch.distributed.all_reduce(self.input.clone())
+
+
+class DdpStep(Ranks):
+    """Forward and backward of DistributedDataParallel, whose gradients are averaged meanwhile, and
+    a step of Adam on every rank."""
+
+    def __init__(self, ranks, tensors, elements, runs):
+        super().__init__(ranks, runs)
+        self.tensors, self.elements = tensors, elements
+
+    def shape(self):
+        return {"tensors": self.tensors, "elements": self.elements}
+
+    def prepare(self):
+        self.replica = torch.nn.parallel.DistributedDataParallel(
+            LinearLoss(self.tensors, self.elements))
+        self.optimizer = torch.optim.Adam(self.replica.parameters(), lr=0.001)
+
+    def run(self):
+        self.optimizer.zero_grad(set_to_none=True)
+        self.replica().backward()
+        self.optimizer.step()
 
 
 class ZeroStep(Ranks):
@@ -407,6 +446,8 @@ def group_cases():
         for name, elements, runs in (("1KiB", 256, 200), ("1MiB", 256 << 10, 30),
                                      ("64MiB", 16 << 20, 4)):
             found["allreduce_%s_%d" % (name, ranks)] = AllReduce(ranks, elements, runs)
+        found["ddp_step_%d" % ranks] = DdpStep(ranks, 16, 1_000_000, 3)
+        found["ddp_small_%d" % ranks] = DdpStep(ranks, 1000, 256, 5)
         found["zero_step_%d" % ranks] = ZeroStep(ranks, 4)
     return found
 

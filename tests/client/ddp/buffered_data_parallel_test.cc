@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/numbers.h"
+#include "absl/strings/string_view.h"
 #include "client/ddp/buffered_all_reduce.h"
 #include "client/ddp/buffered_data_parallel.h"
 #include "client/psd.h"
@@ -258,6 +260,61 @@ TEST_F(ExpertsTest, DDP_28_AnExpertKeepsItsOwnGradientOrZeros) {
   EXPECT_THAT(Elements(means[0][1]), Each(7));
   EXPECT_THAT(Elements(means[1][1]), Each(0));
   EXPECT_THAT(Elements(means[1][0]), Each(0.5));
+}
+
+// Returns the number of calls that the group of these ranks has made, and ends it: ranks that make
+// different calls get an error with the number of the call.
+int CountCalls(const ReplicaWorld& world) {
+  absl::Status differs;
+  world.OnAll([&](int rank) {
+    Group& group = *world.groups[rank];
+    const absl::Status status =
+        rank == 0 ? group.Barrier() : group.AllGather(Filled({1}, 0)).status();
+    if (rank == 0) differs = status;
+  });
+  constexpr absl::string_view kBefore = "the ranks differ in call ";
+  const absl::string_view text = differs.message();
+  const size_t at = text.find(kBefore);
+  int calls = -1;
+  if (at == absl::string_view::npos ||
+      !absl::SimpleAtoi(text.substr(at + kBefore.size(), text.find(':', at) - at - kBefore.size()),
+                        &calls)) {
+    ADD_FAILURE() << differs;
+  }
+  return calls;
+}
+
+TEST(ManySmallParametersTest, DDP_10_OneAllReduceForEachBuffer) {
+  constexpr int kParameters = 1000, kElements = 256;
+  const std::vector<ReplicaParameter> model =
+      Model(std::vector<Shape>(kParameters, Shape{kElements}));
+  struct Case {
+    int64_t parameters_per_buffer;
+    int calls;
+  };
+  for (const Case& c : {Case{2 * kParameters, 1}, Case{250, 4}, Case{249, 5}}) {
+    SCOPED_TRACE(c.calls);
+    const ReplicaWorld world(kRanks, model);
+    BufferedOptions options;
+    options.buffer_elements = c.parameters_per_buffer * kElements;
+    world.OnAll([&](int rank) {
+      const Replica& replica = world.replicas[rank];
+      const auto ddp = Must(BufferedDataParallel::Create(world.groups[rank], replica, options));
+      // Rank 1 has a gradient of every other parameter only.
+      std::vector<Tensor> gradients(kParameters);
+      for (size_t i = 0; i < gradients.size(); i += rank + 1) gradients[i] = Filled({kElements}, 2);
+      const Context context = WithGradients(replica, gradients);
+      {
+        const auto no_sync = ddp->NoSync();
+        ASSERT_TRUE(ddp->AllReduceGradients(context).ok());
+      }
+      ASSERT_TRUE(ddp->AllReduceGradients(context).ok());
+      const std::vector<Tensor> means = Must(replica.Gradients(context));
+      EXPECT_THAT(Elements(means[kParameters - 2]), Each(2));
+      EXPECT_THAT(Elements(means[kParameters - 1]), Each(1));
+    });
+    EXPECT_EQ(CountCalls(world), c.calls);
+  }
 }
 
 }  // namespace
