@@ -15,6 +15,7 @@ namespace psd::crash {
 namespace {
 
 using ::testing::EndsWith;
+using ::testing::HasSubstr;
 
 class GroupFaultsTest : public ::testing::Test {
  protected:
@@ -56,6 +57,80 @@ TEST_F(GroupFaultsTest, DDP_30_AStoppedRankIsNamedAndLearnsItWhenItComesBack) {
   ranks_[2]->Continue();
   EXPECT_EQ(ranks_[2]->WaitForLine("error "), "DEADLINE_EXCEEDED t2");
   ranks_[0]->WaitForLine("done ");
+}
+
+// ---------------------------------------------------------------- sharded training
+
+constexpr size_t kRanks = 3;
+
+class TrainingFaultsTest : public ::testing::Test {
+ protected:
+  // Starts the rank t`rank`, which kills itself at `stage`, if one is given.
+  void Start(size_t rank, const std::string& stage = "") {
+    std::vector<std::string> command = {
+        "tests/crash/training_rank_main", absl::StrCat("t", rank),
+        absl::StrCat(owner_.address().name, "=", owner_.address().address), "t0,t1,t2"};
+    if (!stage.empty()) command.push_back(stage);
+    ranks_[rank] = std::make_unique<Process>(command);
+  }
+
+  // The ranks other than `lost` say who it was, and train on with equal parameters.
+  void ExpectOthersTrainOn(size_t lost) {
+    std::vector<Process*> others;
+    for (size_t rank = 0; rank < kRanks; ++rank) {
+      if (rank != lost) others.push_back(ranks_[rank].get());
+    }
+    for (Process* other : others)
+      EXPECT_THAT(other->WaitForLine("error "), EndsWith(absl::StrCat(" t", lost)));
+    for (Process* other : others) EXPECT_EQ(other->WaitForLine("joined "), "2");
+    for (const int step : {1, 2, 5}) {
+      const std::string prefix = absl::StrCat("step ", step, " ");
+      const std::string digest = others[0]->WaitForLine(prefix);
+      EXPECT_EQ(others[1]->WaitForLine(prefix), digest) << prefix;
+    }
+  }
+
+  Daemon owner_;
+  std::unique_ptr<Process> ranks_[kRanks];
+};
+
+class StageTest : public TrainingFaultsTest, public ::testing::WithParamInterface<const char*> {};
+
+INSTANTIATE_TEST_SUITE_P(Stages, StageTest,
+                         ::testing::Values("before-average", "in-average", "after-average",
+                                           "in-step", "in-consolidation"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           name[name.find('-')] = '_';
+                           return name;
+                         });
+
+TEST_P(StageTest, DDP_30_ARankThatIsKilledIsNamedAndTheOthersTrainOnAlike) {
+  for (size_t rank = 0; rank < kRanks; ++rank) Start(rank, rank == 1 ? GetParam() : "");
+  for (const auto& rank : ranks_) EXPECT_EQ(rank->WaitForLine("joined "), "3");
+  ExpectOthersTrainOn(1);
+}
+
+TEST_F(TrainingFaultsTest, DDP_30_ARankThatIsKilledWhileItJoinsIsNamedOnEveryRank) {
+  for (const size_t rank : {1, 0}) {
+    Start(rank);
+    ranks_[rank]->WaitForLine("joining");
+  }
+  ranks_[1]->Kill();
+  Start(2);
+  for (const size_t rank : {0, 2})
+    EXPECT_THAT(ranks_[rank]->WaitForLine("not joined "), HasSubstr("t1"));
+}
+
+TEST_F(TrainingFaultsTest, DDP_30_AStoppedRankIsNamedAndChangesNothingWhenItComesBack) {
+  for (size_t rank = 0; rank < kRanks; ++rank) Start(rank);
+  for (const auto& rank : ranks_) rank->WaitForLine("step 2 ");
+  ranks_[2]->Stop();
+  ExpectOthersTrainOn(2);
+  ranks_[2]->Continue();
+  EXPECT_THAT(ranks_[2]->WaitForLine("error "), EndsWith(" t2"));
+  const std::string digest = ranks_[0]->WaitForLine("step 20 ");
+  EXPECT_EQ(ranks_[1]->WaitForLine("step 20 "), digest);
 }
 
 }  // namespace

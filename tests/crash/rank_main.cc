@@ -5,7 +5,6 @@
 // one that the error names, builds the group again without that worker and goes on; it ends if it
 // is that worker itself.
 
-#include <cstdio>
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,25 +15,13 @@
 #include "client/collectives/group.h"
 #include "client/psd.h"
 #include "core/base/status.h"
+#include "tests/crash/rank_lines.h"
 #include "tests/crash/training.h"
 
 namespace psd::crash {
 namespace {
 
 constexpr int64_t kElements = 200'000;
-
-void Say(const std::string& line) {
-  std::printf("%s\n", line.c_str());
-  std::fflush(stdout);
-}
-
-std::string SayError(const absl::Status& error) {
-  const auto detail = GetDetail(error);
-  const std::string worker = detail.has_value() ? detail->worker : "";
-  Say(absl::StrCat("error ", absl::StatusCodeToString(error.code()), " ", worker));
-  std::fprintf(stderr, "%s\n", error.ToString().c_str());
-  return worker;
-}
 
 absl::Status Reduce(Group& group, int* calls) {
   for (;;) {

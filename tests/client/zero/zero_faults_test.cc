@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "client/ddp/buffered_data_parallel.h"
 #include "client/psd.h"
 #include "client/runtime_of.h"
 #include "client/zero/zero_redundancy_optimizer.h"
@@ -143,6 +144,31 @@ TEST_F(ZeroFaultsTest, ANanInOneRanksGradientIsSharedByAll) {
     std::vector<Tensor> gradients = Gradients(ranks_.replicas[rank], 2);
     gradients[2] = Must(Tensor::Full({3}, DType::kF32, NAN));
     return gradients;
+  });
+  for (int rank : {1, 2}) ExpectSameElements(ranks_.replicas[rank], ranks_.replicas[0]);
+}
+
+TEST_F(ZeroFaultsTest, ANanInOneRanksGradientReachesAllAndAClippedStepIsRefused) {
+  std::vector<std::vector<Tensor>> before;
+  for (const Replica& replica : ranks_.replicas) before.push_back(Must(replica.Elements()));
+  ranks_.OnAll([&](int rank) {
+    const Replica& replica = ranks_.replicas[rank];
+    const auto ddp = Must(BufferedDataParallel::Create(ranks_.groups[rank], replica));
+    std::vector<Tensor> gradients = Gradients(replica, rank);
+    if (rank == 1) gradients[2] = Must(Tensor::Full({3}, DType::kF32, NAN));
+    const Context context = WithGradients(replica, gradients);
+    ASSERT_TRUE(ddp->AllReduceGradients(context).ok());
+    const std::vector<Tensor> means = Must(replica.Gradients(context));
+    EXPECT_THAT(Elements(means[2]), ::testing::Each(::testing::IsNan()));
+    EXPECT_THAT(Elements(means[0]), ::testing::Not(::testing::Contains(::testing::IsNan())));
+    ZeroStepOptions clipped;
+    clipped.clip_norm = 1;
+    const absl::Status refused = ranks_.zero[rank]->Step(context, clipped);
+    EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+    const std::vector<Tensor> now = Must(replica.Elements());
+    for (size_t i = 0; i < now.size(); ++i) EXPECT_TRUE(SameBits(now[i], before[rank][i])) << i;
+    const absl::Status stepped = StepOf(rank);
+    EXPECT_TRUE(stepped.ok()) << stepped;
   });
   for (int rank : {1, 2}) ExpectSameElements(ranks_.replicas[rank], ranks_.replicas[0]);
 }

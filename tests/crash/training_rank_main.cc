@@ -1,0 +1,155 @@
+// A rank of a sharded training that tests kill and stop:
+//
+//   training_rank_main NAME OWNER=ADDRESS MEMBER[,MEMBER…] [STAGE]
+//
+// Prints "joining", joins a group with these members, and prints "joined SIZE", or "not joined" and
+// the error, with which it ends. Then it takes steps for ever: gradients are averaged over the
+// ranks, every rank steps its shard, and the optimizer's state is gathered on rank 0. After step N
+// it prints "step N DIGEST"; ranks with equal parameters print equal digests. If a call fails, it
+// prints "error CODE WORKER", where WORKER is the one that the error names, builds the group again
+// without that worker, takes over the parameters of rank 0, and goes on with a new optimizer at
+// step 1. It ends if it is that worker itself.
+//
+// With a STAGE it kills itself in step 3: before-average, in-average, after-average, in-step or
+// in-consolidation.
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "client/collectives/digest.h"
+#include "client/collectives/group.h"
+#include "client/ddp/buffered_data_parallel.h"
+#include "client/ddp/replica.h"
+#include "client/psd.h"
+#include "client/zero/zero_redundancy_optimizer.h"
+#include "core/base/status.h"
+#include "tests/crash/rank_lines.h"
+#include "tests/crash/training.h"
+
+namespace psd::crash {
+namespace {
+
+constexpr int kLastStep = 3;  // of a rank that kills itself
+
+[[noreturn]] void Die() {
+  kill(getpid(), SIGKILL);
+  for (;;) pause();
+}
+
+// Kills the process at a stage of a step.
+class Killer {
+ public:
+  explicit Killer(std::string stage) : stage_(std::move(stage)) {}
+
+  void At(const std::string& stage, int step) const {
+    if (step == kLastStep && stage == stage_) Die();
+  }
+  // The same a moment later, while the calls that follow are under way.
+  void SoonAfter(const std::string& stage, int step) const {
+    if (step != kLastStep || stage != stage_) return;
+    std::thread([] {
+      absl::SleepFor(absl::Milliseconds(2));
+      Die();
+    }).detach();
+  }
+
+ private:
+  const std::string stage_;
+};
+
+absl::StatusOr<Replica> CreateReplica(Worker& worker) {
+  std::vector<ReplicaParameter> parameters;
+  for (const int64_t elements : {400'000, 7, 300'000}) {
+    ReplicaParameter& parameter = parameters.emplace_back();
+    parameter.name = absl::StrCat("p", parameters.size());
+    PSD_ASSIGN_OR_RETURN(parameter.elements, Tensor::Full({elements}, DType::kF32, 1));
+  }
+  return Replica::Create(worker, std::move(parameters));
+}
+
+absl::StatusOr<std::string> DigestOf(const Replica& replica) {
+  PSD_ASSIGN_OR_RETURN(const std::vector<Tensor> elements, replica.Elements());
+  Digest digest;
+  for (const Tensor& tensor : elements)
+    digest.Add({reinterpret_cast<const char*>(tensor.raw_data()), tensor.NumBytes()});
+  return digest.Short();
+}
+
+// Gradients that differ between ranks and steps.
+absl::StatusOr<Context> ContextOf(const Replica& replica, int rank, int step) {
+  PSD_ASSIGN_OR_RETURN(Context context, replica.worker().NewContext());
+  std::vector<Tensor> gradients;
+  for (const ReplicatedParameter& parameter : replica.parameters()) {
+    PSD_ASSIGN_OR_RETURN(gradients.emplace_back(),
+                         Tensor::Full(parameter.shape, DType::kF32, 0.1 * (rank + 1) + step));
+  }
+  PSD_RETURN_IF_ERROR(replica.SetGradients(context, gradients));
+  return context;
+}
+
+// Returns the first error.
+absl::Status Train(const std::shared_ptr<Group>& group, const Replica& replica,
+                   const Killer& killer) {
+  PSD_ASSIGN_OR_RETURN(const auto averaging, BufferedDataParallel::Create(group, replica));
+  PSD_ASSIGN_OR_RETURN(const auto zero, ZeroRedundancyOptimizer::Create(group, replica, Adam{}));
+  for (int step = 1;; ++step) {
+    PSD_ASSIGN_OR_RETURN(const Context context, ContextOf(replica, group->rank(), step));
+    killer.At("before-average", step);
+    killer.SoonAfter("in-average", step);
+    PSD_RETURN_IF_ERROR(averaging->AllReduceGradients(context));
+    killer.At("after-average", step);
+    killer.SoonAfter("in-step", step);
+    PSD_RETURN_IF_ERROR(zero->Step(context));
+    PSD_ASSIGN_OR_RETURN(const std::string digest, DigestOf(replica));
+    Say(absl::StrCat("step ", step, " ", digest));
+    killer.SoonAfter("in-consolidation", step);
+    PSD_RETURN_IF_ERROR(zero->Consolidate(0));
+  }
+}
+
+absl::Status Run(const std::string& name, const std::string& owner, const std::string& members,
+                 const std::string& stage) {
+  const std::vector<std::string> parts = absl::StrSplit(owner, absl::MaxSplits('=', 1));
+  WorkerOptions options = TrainerOptions(name, {{parts[0], parts[1]}});
+  options.listen = "127.0.0.1:0";
+  PSD_ASSIGN_OR_RETURN(auto worker, Worker::Start(std::move(options)));
+  PSD_ASSIGN_OR_RETURN(Replica replica, CreateReplica(*worker));
+  GroupOptions join;
+  join.members = absl::StrSplit(members, ',');
+  join.timeout = absl::Seconds(3);
+  join.join_timeout = absl::Seconds(15);
+  Say("joining");
+  auto joined = Group::Join(*worker, "ranks", join);
+  if (!joined.ok()) {
+    Say(absl::StrCat("not joined ", joined.status().message()));
+    return absl::OkStatus();
+  }
+  const Killer killer(stage);
+  for (std::shared_ptr<Group> group = *std::move(joined);;) {
+    Say(absl::StrCat("joined ", group->size()));
+    const std::string lost = SayError(Train(group, replica, killer));
+    if (lost == name) return absl::OkStatus();
+    PSD_ASSIGN_OR_RETURN(group, group->Rebuild(*worker, {lost}));
+    PSD_RETURN_IF_ERROR(replica.Synchronize(*group, 0));
+  }
+}
+
+}  // namespace
+}  // namespace psd::crash
+
+int main(int argc, char** argv) {
+  if (argc != 4 && argc != 5) return 2;
+  const absl::Status status = psd::crash::Run(argv[1], argv[2], argv[3], argc == 5 ? argv[4] : "");
+  if (!status.ok()) psd::crash::SayError(status);
+  return status.ok() ? 0 : 1;
+}
