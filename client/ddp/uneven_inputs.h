@@ -38,7 +38,8 @@ struct UnevenOptions {
 };
 
 // Computes the gradients of this rank's next input. Returns the context that has collected them, or
-// nothing if there are no inputs left.
+// nothing if there are no inputs left. It makes no calls of the group, so it runs Context::Backward
+// and not BufferedDataParallel::Backward.
 using ComputeGradients = std::function<absl::StatusOr<std::optional<Context>>()>;
 
 // Runs iterations until no rank has inputs. In each iteration every rank that has an input computes
