@@ -67,7 +67,12 @@ absl::StatusOr<BufferedAllReduce> BufferedAllReduce::Create(
     digest.Add(parameter.requires_grad ? "in" : "out");
   }
   std::vector<BufferGroup> groups = GroupForBuffers(parameters, options.buffer_elements);
-  if (options.overlap) std::reverse(groups.begin(), groups.end());
+  // The first parameter of a buffer is the last to get its gradient.
+  if (options.overlap) {
+    std::sort(groups.begin(), groups.end(), [](const BufferGroup& a, const BufferGroup& b) {
+      return a.parameters.front() > b.parameters.front();
+    });
+  }
   return BufferedAllReduce(std::move(group), std::move(parameters), std::move(groups),
                            digest.Short());
 }

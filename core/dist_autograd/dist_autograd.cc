@@ -87,15 +87,21 @@ class DistAutograd::Core : public PassHost, public std::enable_shared_from_this<
     if (entry.open() && id != 0) timers_.Cancel(id);
   }
   absl::Status RunOnExecutor(const rpc::ServerCall& call, Task task) override {
-    Gate::Entry entry(gate_);
-    if (!entry.open()) return absl::CancelledError(absl::StrCat(self_.name, " is going"));
-    return executor_.SubmitAs(rpc::LabelOf(WorkLabel::Kind::kOwn, call), std::move(task));
+    return Submit(rpc::LabelOf(WorkLabel::Kind::kOwn, call), std::move(task));
+  }
+  absl::Status RunOwn(Task task) override {
+    return Submit({WorkLabel::Kind::kOwn, {}}, std::move(task));
   }
   void PassEnded(const Pass& pass) override {
     table_.EndPass(pass.info().context, pass.info().pass);
   }
 
  private:
+  absl::Status Submit(const WorkLabel& label, Task task) {
+    Gate::Entry entry(gate_);
+    if (!entry.open()) return absl::CancelledError(absl::StrCat(self_.name, " is going"));
+    return executor_.SubmitAs(label, std::move(task));
+  }
   absl::StatusOr<std::shared_ptr<Pass>> Join(const PassInfo& info);
   void OnGradient(const CallPtr& call);
   absl::Status TakeGradient(const CallPtr& call);

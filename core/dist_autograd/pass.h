@@ -43,6 +43,8 @@ class PassHost {
   virtual void CancelTimer(TimerQueue::Id id) = 0;
   // Runs `task` in the queue of the session of `call`.
   virtual absl::Status RunOnExecutor(const rpc::ServerCall& call, Task task) = 0;
+  // Runs `task` as work of this worker itself.
+  virtual absl::Status RunOwn(Task task) = 0;
   // Called once when the pass is over on this worker, before any call is answered.
   virtual void PassEnded(const Pass& pass) = 0;
 };

@@ -90,7 +90,9 @@ void Pass::MarkFromRoots(std::vector<Root> roots) {
       if (self->done_) return;
       self->Begin(self->marked_sends_, StartBy::kMarked, roots);
     }
-    self->FeedRoots(roots);
+    // This thread reads the network, so it must not run a user's hooks.
+    const absl::Status queued = self->host_->RunOwn([self, roots] { self->FeedRoots(roots); });
+    if (!queued.ok()) self->Fail(ErrorOn(self->host_->self().name, queued), "");
   });
 }
 

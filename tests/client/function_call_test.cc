@@ -79,6 +79,28 @@ TEST_F(FunctionCallTest, GradientsFlowThroughWhatAFunctionAsksFor) {
   EXPECT_EQ(Elements(Must(context.Gradient(w)))[0], 6);
 }
 
+TEST_F(FunctionCallTest, AHookMayCallTheWorkerWhoseResultTheLossUses) {
+  Context context = Must(trainer_->NewContext());
+  CallOptions recorded;
+  recorded.context = &context;
+  const Variable x(Tensor::Of<float>({1}, {3}), true), factor(Tensor::Of<float>({1}, {5}), true);
+  // The result comes from owner1 through owner0, so both are marked before gradients are sent.
+  const Values passed_on =
+      Must(trainer_->RpcSync("owner0", Named("call"), {"owner1", "echo", x}, recorded));
+  Variable scaled = Mul(*passed_on[0].As<Variable>(), factor);
+  absl::Status asked = absl::UnknownError("the hook has not run");
+  const absl::Status added =
+      scaled.AddGradientHook([&](const Tensor& gradient) -> absl::StatusOr<Tensor> {
+        CallOptions soon;
+        soon.timeout = absl::Seconds(20);
+        asked = trainer_->RpcSync("owner0", Named("who"), {}, soon).status();
+        return gradient;
+      });
+  ASSERT_TRUE(added.ok()) << added;
+  ASSERT_TRUE(context.Backward({Sum(scaled)}).ok());
+  EXPECT_TRUE(asked.ok()) << asked;
+}
+
 TEST_F(FunctionCallTest, AKeptLeafIsAParameter) {
   const Values kept =
       Must(trainer_->RpcSync("owner0", Named("keep_leaf"), {Tensor::Of<float>({1}, {5})}));

@@ -198,6 +198,14 @@ TEST_P(OverlapTest, DDP_29_ABufferLeavesWhileTheBackwardGoesOn) {
   });
 }
 
+TEST_P(OverlapTest, DDP_29_SmallParametersBetweenLargeOnesHoldUpNone) {
+  const Ranks mixed(GetParam(), {{20}, {2}, {20}, {2}, {20}, {2}}, /*buffer_elements=*/8);
+  std::vector<Order> buffers;
+  for (const BufferGroup& buffer : Must(mixed.overlapped[0]->Buffers()))
+    buffers.push_back(buffer.parameters);
+  EXPECT_EQ(buffers, (std::vector<Order>{{4}, {2}, {1, 3, 5}, {0}}));
+}
+
 TEST_P(OverlapTest, DDP_29_MoreBuffersThanMayTravelAtOnceWaitForTheirTurn) {
   const std::vector<Shape> shapes(20, Shape{2});
   Ranks many(GetParam(), shapes, /*buffer_elements=*/2);

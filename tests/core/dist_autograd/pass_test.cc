@@ -27,6 +27,10 @@ class FakeHost : public PassHost {
     task();
     return absl::OkStatus();
   }
+  absl::Status RunOwn(Task task) override {
+    task();
+    return absl::OkStatus();
+  }
   void PassEnded(const Pass&) override {}
 
   std::vector<std::string> sent;
