@@ -1,6 +1,7 @@
 #include "core/device/emulated/emulated_device.h"
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -163,6 +164,25 @@ absl::Status EmulatedDevice::health() const {
   if (lost_.empty()) return absl::OkStatus();
   return WithRemedy(absl::UnavailableError(absl::StrCat(name(), " is lost: ", lost_)),
                     "load its values from a save on another device, and restart the worker");
+}
+
+size_t EmulatedDevice::BytesToEnd(const void* address) const {
+  const auto* const byte = static_cast<const std::byte*>(address);
+  QuietLock lock(mutex_);
+  const auto behind = living_.upper_bound(byte);
+  if (behind == living_.begin()) return 0;
+  const auto& [begin, block] = *std::prev(behind);
+  return block.size - std::min(block.size, static_cast<size_t>(byte - begin));
+}
+
+size_t EmulatedDevice::kernels_launched() const {
+  QuietLock lock(mutex_);
+  return kernels_launched_;
+}
+
+void EmulatedDevice::CountKernel() {
+  QuietLock lock(mutex_);
+  ++kernels_launched_;
 }
 
 void EmulatedDevice::FailAllocation(int nth) {

@@ -64,6 +64,10 @@ class EmulatedDevice : public StreamDevice, public std::enable_shared_from_this<
   size_t used_bytes() const override;
   absl::Status health() const override;
 
+  // The bytes from `address` to the end of its block; 0 if it is in no block that lives.
+  size_t BytesToEnd(const void* address) const;
+  // How many kernels have been added to the streams.
+  size_t kernels_launched() const;
   // The scheduler of the streams of all devices that were created together.
   const std::shared_ptr<emulated::StreamScheduler>& scheduler() const { return scheduler_; }
 
@@ -102,6 +106,7 @@ class EmulatedDevice : public StreamDevice, public std::enable_shared_from_this<
   // Counts an operation that is to be added. Returns whether it will fail, or an error that
   // refuses it.
   absl::StatusOr<bool> Admit(absl::string_view operation);
+  void CountKernel();
   void Run(const std::string& operation, bool fails, absl::AnyInvocable<void()>& run);
   void CheckRedZones(const std::string& found) const;
 
@@ -121,6 +126,7 @@ class EmulatedDevice : public StreamDevice, public std::enable_shared_from_this<
   std::map<const std::byte*, Living> living_ PSD_GUARDED_BY(mutex_);  // in the order of the host
   std::map<const std::byte*, size_t> open_ PSD_GUARDED_BY(mutex_);    // in the order of streams
   uint64_t freed_ PSD_GUARDED_BY(mutex_) = 0;                         // numbers the freed blocks
+  size_t kernels_launched_ PSD_GUARDED_BY(mutex_) = 0;
   // How many streams have not yet come to the end of a freed block, by its number.
   std::map<uint64_t, size_t> leaving_ PSD_GUARDED_BY(mutex_);
   std::string lost_ PSD_GUARDED_BY(mutex_);         // the reason; empty if the device is not lost

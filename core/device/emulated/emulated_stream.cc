@@ -185,6 +185,12 @@ absl::Status EmulatedStream::Add(absl::string_view operation, absl::AnyInvocable
   return absl::OkStatus();
 }
 
+absl::Status EmulatedStream::AddKernel(absl::string_view kernel, absl::AnyInvocable<void()> run) {
+  PSD_RETURN_IF_ERROR(Add(kernel, std::move(run)));
+  device_.CountKernel();
+  return absl::OkStatus();
+}
+
 absl::Status EmulatedStream::CheckAddress(absl::string_view operation, const void* address,
                                           size_t bytes) const {
   if (device_.arena_->Contains(address, bytes)) return absl::OkStatus();

@@ -51,8 +51,8 @@ class EmulatedStream : public Stream {
     auto check = [&](auto& array) { status.Update(CheckArray(kernel, array)); };
     (emulated::VisitArrays(arguments, check), ...);
     if (!status.ok()) return status;
-    return Add(kernel, [this, count, body, backwards = Backwards(),
-                        all = std::make_tuple(std::move(arguments)...)]() mutable {
+    return AddKernel(kernel, [this, count, body, backwards = Backwards(),
+                              all = std::make_tuple(std::move(arguments)...)]() mutable {
       auto translate = [this](auto& array) { Translate(array); };
       std::apply(
           [&](auto&... each) {
@@ -73,6 +73,7 @@ class EmulatedStream : public Stream {
   std::shared_ptr<Event> Mark();
   // Adds an operation that takes part in faults and is not done on a lost device.
   absl::Status Add(absl::string_view operation, absl::AnyInvocable<void()> run);
+  absl::Status AddKernel(absl::string_view kernel, absl::AnyInvocable<void()> run);
   absl::Status CheckAddress(absl::string_view operation, const void* address, size_t bytes) const;
   absl::Status CheckPinned(absl::string_view operation, const std::byte* address,
                            size_t bytes) const;
