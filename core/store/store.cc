@@ -75,8 +75,10 @@ EntryGroupPtr NewGroup(std::vector<EntryPtr> entries, uint64_t number) {
   auto group = std::make_shared<EntryGroup>();
   group->entries = std::move(entries);
   group->parameters.reserve(group->entries.size());
-  for (const EntryPtr& entry : group->entries)
+  for (const EntryPtr& entry : group->entries) {
     if (entry->parameter != nullptr) group->parameters.push_back(entry->parameter.get());
+    group->on_device |= entry->IsOnDevice();
+  }
   if (group->parameters.size() < group->entries.size()) group->parameters.clear();
   group->keeper = Parameter::Keep(group->parameters);
   group->number = number;

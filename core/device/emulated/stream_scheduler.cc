@@ -87,6 +87,11 @@ std::vector<StreamPoint> StreamScheduler::Done() const {
   return done;
 }
 
+size_t StreamScheduler::waiting() const {
+  QuietLock lock(mutex_);
+  return waiting_;
+}
+
 bool StreamScheduler::passed(StreamPoint point) const {
   QuietLock lock(mutex_);
   return HasPassed(point);
@@ -200,7 +205,9 @@ void StreamScheduler::CheckMayWait() const {
 void StreamScheduler::WaitLocked(StreamPoint point) {
   CheckMayWait();
   DemandLocked(point);
+  ++waiting_;
   while (!HasPassed(point)) progress_.Wait(mutex_);
+  --waiting_;
 }
 
 void StreamScheduler::Choose() {

@@ -48,6 +48,8 @@ class StreamScheduler {
   void Demand(StreamPoint point);
   // Waits until `point` has passed. Requires: no operation and no completion calls it.
   void Wait(StreamPoint point);
+  // How many threads wait at this moment, for work or for room.
+  size_t waiting() const;
   // The points that the streams have passed.
   std::vector<StreamPoint> Done() const;
   // Waits until all operations that have been added to any stream are done, and all completions
@@ -103,6 +105,7 @@ class StreamScheduler {
   std::deque<std::unique_ptr<Completion>> completions_ PSD_GUARDED_BY(mutex_);
   bool completing_ PSD_GUARDED_BY(mutex_) = false;  // a completion is being called
   bool stopping_ PSD_GUARDED_BY(mutex_) = false;
+  size_t waiting_ PSD_GUARDED_BY(mutex_) = 0;
   std::thread completion_thread_;
 };
 
