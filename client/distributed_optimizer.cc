@@ -10,6 +10,7 @@
 #include "client/optimizer_state.h"
 #include "client/own_optimizer_part.h"
 #include "client/psd.h"
+#include "client/steps_for_others.h"
 #include "core/base/remedy.h"
 
 namespace psd {
@@ -131,13 +132,23 @@ absl::Status DistributedOptimizer::State::CreateOnOwners(const JoinOptions& join
   if (!name.empty() && parts.size() > 1) PSD_RETURN_IF_ERROR(FollowLead());
   loss_scale = settings.loss_scaling.initial;
   if (!settings.loss_scaling.enabled()) return absl::OkStatus();
-  // Asks for the present scale, because other trainers may have taken steps before.
-  auto said = service()
-                  .Prepare(parts[lead].optimizer, {{}, {}, {}, 0}, false, worker->ToCallOptions({}))
-                  .Wait();
+  return RefreshLossScale({});  // other trainers may have taken steps before
+}
+
+absl::Status DistributedOptimizer::State::RefreshLossScale(std::optional<absl::Duration> timeout) {
+  const auto said =
+      service()
+          .Prepare(parts[lead].optimizer, {{}, {}, {}, 0}, false, worker->ToCallOptions({timeout}))
+          .Wait();
   if (!said.ok()) return said.status();
   loss_scale = said->loss_scale;
   return absl::OkStatus();
+}
+
+void DistributedOptimizer::State::Leave(bool stays) const {
+  if (settings.mode.kind == UpdateMode::Kind::kAsynchronous) return;
+  if (!worker->CheckRunning().ok()) return;
+  for (const OptimizerPart& part : parts) service().Leave(part.optimizer, stays);
 }
 
 absl::Status DistributedOptimizer::State::FollowLead() {
@@ -291,9 +302,21 @@ DistributedOptimizer::DistributedOptimizer(std::unique_ptr<State> state)
     : state_(std::move(state)) {}
 
 DistributedOptimizer::~DistributedOptimizer() {
-  if (state_->settings.mode.kind == UpdateMode::Kind::kAsynchronous) return;
-  if (!state_->worker->CheckRunning().ok()) return;
-  for (const OptimizerPart& part : state_->parts) state_->service().Leave(part.optimizer);
+  state_->Leave(/*stays=*/false);
+}
+
+bool StepsForOthers::ScalesLosses(const DistributedOptimizer& optimizer) {
+  return optimizer.state_->settings.loss_scaling.enabled();
+}
+
+absl::Status StepsForOthers::RefreshLossScale(DistributedOptimizer& optimizer,
+                                              absl::Duration timeout) {
+  if (!ScalesLosses(optimizer)) return absl::OkStatus();
+  return optimizer.state_->RefreshLossScale(timeout);
+}
+
+void StepsForOthers::GiveSeats(DistributedOptimizer& optimizer) {
+  optimizer.state_->Leave(/*stays=*/true);
 }
 
 const OptimizerSpec& DistributedOptimizer::spec() const {

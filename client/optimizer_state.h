@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "client/open_ids.h"
 #include "client/psd.h"
 #include "client/worker_state.h"
@@ -71,6 +72,10 @@ struct DistributedOptimizer::State {
   // Tells the lead a decision that it has forgotten because its part was dropped and created again
   // in the same life. Returns false if the lead knows that decision, or a later one.
   absl::StatusOr<bool> Remind(size_t group, const FollowersAnswer& answer);
+  // Sets loss_scale to the one that the lead has now. Requires: losses are scaled.
+  absl::Status RefreshLossScale(std::optional<absl::Duration> timeout);
+  // Takes part in no round until the next step. See services::OptimizerService::Leave.
+  void Leave(bool stays) const;
   services::OptimizerService& service() const { return worker->runtime->optimizer_service(); }
 
   // Errors: FAILED_PRECONDITION if there are several owners and this worker knows that one was

@@ -36,14 +36,16 @@ optim::StepWishes ToWishes(const StepOptions& options, const OptimizerSettings& 
 }
 
 absl::Status CheckSeats(uint32_t seats, const UpdateMode& mode) {
-  const uint32_t most = mode.kind == UpdateMode::Kind::kSynchronous ? mode.trainers : 1;
+  const bool rounds = mode.kind == UpdateMode::Kind::kSynchronous;
+  const uint32_t most = rounds ? mode.trainers : 1;
   if (seats >= 1 && seats <= most) return absl::OkStatus();
   return WithRemedy(absl::InvalidArgumentError(absl::StrCat("a step for ", seats,
                                                             " seats of an optimizer whose "
                                                             "mode is ",
                                                             mode.ToString())),
                     absl::StrCat("seats must be from 1 to ", most,
-                                 most == 1 ? ", as only synchronous modes have rounds" : ""));
+                                 rounds ? ", the number of its trainers"
+                                        : ", as only synchronous modes have rounds"));
 }
 
 absl::Status CheckOptions(const StepOptions& options, const OptimizerSettings& settings,
@@ -56,6 +58,13 @@ absl::Status CheckOptions(const StepOptions& options, const OptimizerSettings& s
         "so in StepOptions::loss_scale");
   }
   return absl::OkStatus();
+}
+
+// Whether the loss scale may have changed unknown to this trainer: its step was applied without an
+// answer, or was refused, maybe because the others in its round have another scale.
+bool MayNeedAnotherScale(const absl::Status& failed) {
+  const auto detail = GetDetail(failed);
+  return absl::IsFailedPrecondition(failed) || (detail.has_value() && detail->fate_unknown);
 }
 
 OwnerOutcome ToOutcome(const std::string& owner, const absl::StatusOr<StepResult>& answer) {
@@ -211,7 +220,10 @@ StepOutcome DistributedOptimizer::State::Run(std::shared_ptr<StepAttempt> attemp
   } else if (attempt->decided || Decide(*attempt, outcome)) {
     Apply(*attempt, outcome);
   }
-  if (outcome.status().ok()) attempt->open.reset();  // it needs no retry
+  const absl::Status status = outcome.status();
+  if (status.ok()) attempt->open.reset();  // it needs no retry
+  if (settings.loss_scaling.enabled() && MayNeedAnotherScale(status))
+    RefreshLossScale(attempt->options.timeout).IgnoreError();
   return outcome;
 }
 

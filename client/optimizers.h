@@ -312,6 +312,7 @@ class DistributedOptimizer {
   // client/own_optimizer_part.h
   friend absl::StatusOr<OwnOptimizerPart> OwnPartOf(const DistributedOptimizer& optimizer);
   friend void LossScaleLoaded(DistributedOptimizer& optimizer, double scale);
+  friend class StepsForOthers;  // client/steps_for_others.h
   struct State;
   static absl::StatusOr<std::unique_ptr<DistributedOptimizer>> Make(
       Worker& worker, const std::string& name, const OptimizerSpec& spec,

@@ -90,6 +90,10 @@ void OwnerOptimizer::Leave(GlobalId session, uint64_t before) {
   if (gate_ != nullptr) gate_->Leave(session, before);
 }
 
+void OwnerOptimizer::GiveSeats(GlobalId session, uint64_t before) {
+  if (gate_ != nullptr) gate_->GiveSeats(session, before);
+}
+
 void OwnerOptimizer::CloseGate(const absl::Status& why) {
   if (gate_ != nullptr) gate_->Close(why);
 }
@@ -193,6 +197,13 @@ void OwnerOptimizer::Join(GlobalId session, uint64_t turns_ended_before) {
   }
   gate_->Join(session);
   if (former.has_value()) gate_->Leave(*former, 0);
+  // The session may have ended on another thread before the gate knew of it.
+  bool ended = false;
+  {
+    MutexLock lock(mutex_);
+    ended = book_.HasEnded(session);
+  }
+  if (ended) gate_->Leave(session, 0);
 }
 
 void OwnerOptimizer::EndSession(GlobalId session) {

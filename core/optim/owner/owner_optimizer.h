@@ -142,10 +142,11 @@ class OwnerOptimizer : public store::Object, public std::enable_shared_from_this
   // of named rounds wait only for steps of such trainers, and the seats of rounds that were taken
   // stay so until the last of them leaves (RoundLedger). If the session is a new one of the
   // trainer, a former one leaves now, and nobody waits any more for the trainer's turns with
-  // numbers below `turns_ended_before`.
+  // numbers below `turns_ended_before`. A session that has ended joins nothing.
   void Join(GlobalId session, uint64_t turns_ended_before) PSD_EXCLUDES(mutex_);
-  // See StepGate.
+  // See StepGate. Both do nothing if steps do not wait.
   void Leave(GlobalId session, uint64_t before);
+  void GiveSeats(GlobalId session, uint64_t before);
   // To be called when the session has ended for ever. It leaves, and none of its steps is applied
   // any more.
   void EndSession(GlobalId session) PSD_EXCLUDES(mutex_);

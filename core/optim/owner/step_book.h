@@ -42,6 +42,8 @@ class StepBook {
   // are over, even if the notice of a former session's end has not come yet. Returns the last
   // former session if the new one is known to follow it; that session has then ended.
   std::optional<GlobalId> Join(GlobalId session, uint64_t turns_ended_before);
+  // Whether the session is known to have ended. Ends are forgotten when there are very many.
+  bool HasEnded(GlobalId session) const { return turns_.HasEnded(session); }
   // Whether the step of a turn may still come.
   bool Expects(GlobalId turn) const { return turns_.Expects(turn); }
   // Ends a turn: it is not given any more, and nobody waits for its step.

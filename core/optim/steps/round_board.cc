@@ -33,9 +33,11 @@ absl::Status RoundBoard::Offer(GlobalId step, const RoundPlace& place, bool meas
     for (const auto& [turn, other] : round.steps) all_seats += other.seats;
   }
   if (seats == 0 || all_seats > trainers_) {
-    return absl::InvalidArgumentError(absl::StrCat("a step for ", seats, " seats in round ",
-                                                   place.word.number, ", whose steps would be for ",
-                                                   all_seats, " of ", trainers_, " seats"));
+    return WithRemedy(absl::InvalidArgumentError(
+                          absl::StrCat("a step for ", seats, " seats in round ", place.word.number,
+                                       ", whose steps would be for ", all_seats,
+                                       " seats of an optimizer of ", trainers_, " trainers")),
+                      "step for as many seats as its turn was taken for");
   }
   Round& round = rounds_[members.front()];
   round.word = place.word;

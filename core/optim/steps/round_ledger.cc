@@ -1,9 +1,11 @@
 #include "core/optim/steps/round_ledger.h"
 
 #include <algorithm>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/remedy.h"
+#include "core/base/status.h"
 
 namespace psd::optim {
 
@@ -46,12 +48,14 @@ absl::Status RoundLedger::Offer(GlobalId member, GlobalId step, RoundKind kind, 
   const uint32_t own = place == members_.end() ? 0 : place->second.seats;
   const uint32_t others = taken_ - own;
   if (seats > trainers_ - others) {
+    ErrorDetail detail;
+    detail.object = std::string(kSeats);
     return WithRemedy(
-        absl::ResourceExhaustedError(absl::StrCat("a step for ", seats, " of the ", trainers_,
-                                                  " seats of this synchronous optimizer, of "
-                                                  "which other trainers have ",
-                                                  others, " and ", trainers_ - others,
-                                                  " are left")),
+        WithDetail(absl::ResourceExhaustedError(absl::StrCat(
+                       "a step for ", seats, " of the ", trainers_,
+                       " seats of this synchronous optimizer, of which other trainers have ",
+                       others, " and ", trainers_ - others, " are left")),
+                   detail),
         "let a trainer leave, or create the optimizer for more; the seats of a trainer that died "
         "are left when its session has ended");
   }
@@ -63,6 +67,8 @@ absl::Status RoundLedger::Offer(GlobalId member, GlobalId step, RoundKind kind, 
   members_[member] = {step, seats};
   kind_ = kind;
   ++waiting_;
+  joined_.merge(newly_joined_);
+  newly_joined_.clear();
   return absl::OkStatus();
 }
 
@@ -78,6 +84,11 @@ bool RoundLedger::Withdraw(GlobalId step) {
 
 std::optional<GlobalId> RoundLedger::Leave(GlobalId member) {
   joined_.erase(member);
+  newly_joined_.erase(member);
+  return GiveSeats(member);
+}
+
+std::optional<GlobalId> RoundLedger::GiveSeats(GlobalId member) {
   std::optional<GlobalId> step;
   if (const auto place = members_.find(member); place != members_.end()) {
     step = place->second.step;

@@ -74,7 +74,13 @@ class RoundGate : public StepGate {
     if (request.in_round()) turn_book_.end(request.round.turn);
   }
   void Joined(GlobalId session) override PSD_REQUIRES(mutex_) { ledger_.Join(session); }
-  void Drop(GlobalId session) override PSD_REQUIRES(mutex_) { ledger_.Leave(session); }
+  void Drop(GlobalId session, bool stays) override PSD_REQUIRES(mutex_) {
+    if (stays) {
+      ledger_.GiveSeats(session);
+    } else {
+      ledger_.Leave(session);
+    }
+  }
 
   void Advance(Actions& actions) override PSD_REQUIRES(mutex_) {
     if (ledger_.complete()) {
@@ -142,7 +148,9 @@ class PaceGate : public StepGate {
   void Remove(const StepRequest& request) override PSD_REQUIRES(mutex_) {
     ledger_.Withdraw(request.step_id);
   }
-  void Drop(GlobalId session) override PSD_REQUIRES(mutex_) { ledger_.Leave(session); }
+  void Drop(GlobalId session, bool /*stays*/) override PSD_REQUIRES(mutex_) {
+    ledger_.Leave(session);
+  }
 
   void Advance(Actions& actions) override PSD_REQUIRES(mutex_) {
     const std::optional<GlobalId> step = ledger_.Next();
@@ -244,7 +252,7 @@ void StepGate::Join(GlobalId session) {
   Joined(session);
 }
 
-void StepGate::Leave(GlobalId session, uint64_t before) {
+void StepGate::Depart(GlobalId session, uint64_t before, bool stays) {
   Actions actions;
   {
     MutexLock lock(mutex_);
@@ -259,7 +267,7 @@ void StepGate::Leave(GlobalId session, uint64_t before) {
     for (const GlobalId& step : steps) {
       TakeBack(step, absl::AbortedError("its trainer has left; the step was not applied"), actions);
     }
-    Drop(session);
+    Drop(session, stays);
     Advance(actions);
   }
   Perform(std::move(actions));

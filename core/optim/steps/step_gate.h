@@ -81,7 +81,13 @@ class StepGate {
   // From now on nobody waits for the session until its next step, and its turns are over. Does
   // nothing if the session has since asked for a step or turn with the number `before` or a greater
   // one; if `before` is 0, it always takes effect.
-  void Leave(GlobalId session, uint64_t before) PSD_EXCLUDES(mutex_);
+  void Leave(GlobalId session, uint64_t before) PSD_EXCLUDES(mutex_) {
+    Depart(session, before, /*stays=*/false);
+  }
+  // As Leave, but the trainer still uses the optimizer. See RoundLedger.
+  void GiveSeats(GlobalId session, uint64_t before) PSD_EXCLUDES(mutex_) {
+    Depart(session, before, /*stays=*/true);
+  }
 
   // Answers every waiting step with `why`, and from now on every step that would have to be
   // admitted. Running steps are not affected.
@@ -111,8 +117,9 @@ class StepGate {
   // Removes a waiting step from the ledger or board in which it waits.
   virtual void Remove(const StepRequest& request) PSD_REQUIRES(mutex_) = 0;
   virtual void Joined(GlobalId /*session*/) PSD_REQUIRES(mutex_) {}
-  // The session is no longer a member. None of its steps is waiting.
-  virtual void Drop(GlobalId session) PSD_REQUIRES(mutex_) = 0;
+  // The session is no longer a member. None of its steps is waiting. `stays` says whether its
+  // trainer still uses the optimizer.
+  virtual void Drop(GlobalId session, bool stays) PSD_REQUIRES(mutex_) = 0;
   virtual void Ended(bool applied) PSD_REQUIRES(mutex_) = 0;
   // Passes the steps that may run now to StartRun, and the turns that have come to GiveTurn.
   virtual void Advance(Actions& actions) PSD_REQUIRES(mutex_) = 0;
@@ -135,6 +142,7 @@ class StepGate {
     StepResult answer;
   };
 
+  void Depart(GlobalId session, uint64_t before, bool stays) PSD_EXCLUDES(mutex_);
   StepRequest TakeWaiting(GlobalId step) PSD_REQUIRES(mutex_);
   // Returns the requests that wait for the turn, or in the turn's round.
   std::vector<GlobalId> StepsOf(GlobalId turn) const PSD_REQUIRES(mutex_);

@@ -5,11 +5,7 @@
 namespace psd::optim {
 
 StepRecords::Answer StepRecords::Find(GlobalId session, GlobalId step) const {
-  const auto asker = trainers_.find(session.incarnation);
-  if (asker != trainers_.end() && asker->second.ended_epoch.has_value() &&
-      session.counter <= *asker->second.ended_epoch) {
-    return Answer::kSessionEnded;
-  }
+  if (HasEnded(session)) return Answer::kSessionEnded;
   const auto place = trainers_.find(step.incarnation);
   if (place == trainers_.end()) return Answer::kNew;
   if (step.counter <= place->second.floor) return Answer::kTooOld;
@@ -60,6 +56,12 @@ void StepRecords::EndSession(GlobalId session) {
   departures_.pop_front();
   const bool is_last = --oldest->second.departures == 0;
   if (is_last && oldest->second.departed) trainers_.erase(oldest);
+}
+
+bool StepRecords::HasEnded(GlobalId session) const {
+  const auto place = trainers_.find(session.incarnation);
+  return place != trainers_.end() && place->second.ended_epoch.has_value() &&
+         session.counter <= *place->second.ended_epoch;
 }
 
 bool StepRecords::Expects(GlobalId step) const {

@@ -51,6 +51,8 @@ class StepRecords {
   // steps of a later session stay as they are.
   void EndSession(GlobalId session);
 
+  // Whether the session, or a later one of its trainer, is known to have ended.
+  bool HasEnded(GlobalId session) const;
   // Whether the step may still come: its trainer has a session here that has not ended, and the
   // step has not ended.
   bool Expects(GlobalId step) const;

@@ -175,8 +175,9 @@ void OptimizerService::EndTurn(const RRef& optimizer, GlobalId turn, bool applie
   SendUntilAnswered(kOptimizerEndTurn, optimizer, message, kFirstPause);
 }
 
-void OptimizerService::Leave(const RRef& optimizer) {
+void OptimizerService::Leave(const RRef& optimizer, bool stays) {
   v1::LeaveOptimizerRequest message;
+  message.set_stays(stays);
   message.set_before(uses_.ids.Next().counter);
   SendUntilAnswered(kOptimizerLeave, optimizer, message, kFirstPause);
 }

@@ -555,7 +555,11 @@ absl::Status OptimizerService::ServeLeave(const rpc::CallPtr& call,
   PSD_ASSIGN_OR_RETURN(OptimizerPtr optimizer,
                        FindOptimizer(uses_.store, DecodeOptimizer(request)));
   PSD_RETURN_IF_ERROR(rpc::BeginApply(*call));
-  optimizer->Leave(rpc::SessionOf(*call), request.before());
+  if (request.stays()) {
+    optimizer->GiveSeats(rpc::SessionOf(*call), request.before());
+  } else {
+    optimizer->Leave(rpc::SessionOf(*call), request.before());
+  }
   return absl::OkStatus();
 }
 

@@ -174,8 +174,9 @@ class OptimizerService {
 
   // Tells the owner that this worker takes part in no round of the optimizer until its next step.
   // The message is repeated until the owner has it, or until this worker's session there has ended.
-  // If it arrives after the worker's next step, it does nothing.
-  void Leave(const rref::RRef& optimizer);
+  // If it arrives after the worker's next step, it does nothing. If `stays`, the worker still uses
+  // the optimizer, so another trainer may step for it.
+  void Leave(const rref::RRef& optimizer, bool stays);
 
  private:
   absl::Status ServeCreate(const rpc::Answer<rpc::Contents>& answer,

@@ -1,6 +1,5 @@
 // Steps that wait for steps of other trainers: synchronous rounds and pacing.
 
-#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -17,103 +16,13 @@
 #include "core/tensor/ops/cast.h"
 #include "core/tensor/tensor.h"
 #include "gtest/gtest.h"
-#include "tests/core/optim/owner/owner_fixture.h"
+#include "tests/core/optim/owner/round_fixture.h"
 #include "tests/core/store/changing_for_tests.h"
 
 namespace psd::optim {
 namespace {
 
 using store::EntryPtr;
-
-// An optimizer that up to three trainers step, without a worker.
-class RoundTest : public OwnerOptimizerTest {
- protected:
-  void Make(UpdateMode mode) {
-    a_ = NewParameter("a", Full(0));
-    OptimizerSettings settings;
-    settings.mode = mode;
-    optimizer_ = *NewOptimizer({"sgd", {{"lr", 1}}}, {a_}, settings);
-  }
-  // Trainer n steps with a gradient of -n. The answer goes to answers_[n].
-  GlobalId Offer(uint64_t n, GlobalId id = {}, const StepTerms& terms = {}) {
-    StepRequest request;
-    request.step_id = id.IsNone() ? ids_.Next() : id;
-    request.ticket = ++last_ticket_;
-    request.life = life_;
-    request.member = {Session(n), std::string(1, static_cast<char>('a' + n))};
-    request.plan = *optimizer_->table().Plan({{a_->id, Full(-static_cast<double>(n))}});
-    request.terms = terms;
-    request.seats = Seats(n);
-    request.round = Place(n);
-    request.begin_apply = [this] { return may_apply_; };
-    request.done = [this, n](absl::StatusOr<StepResult> result) {
-      answers_[n].push_back(std::move(result));
-    };
-    const GlobalId step = request.step_id;
-    optimizer_->Step(std::move(request));
-    return step;
-  }
-
-  // Trainer n measures a step in the round that it has a turn of; its answer goes to measured_[n].
-  void Measure(uint64_t n, GlobalId step) {
-    StepRequest request;
-    request.step_id = step;
-    request.seats = Seats(n);
-    request.round = Place(n);
-    request.member = {Session(n), std::string(1, static_cast<char>('a' + n))};
-    request.plan = *optimizer_->table().Plan({{a_->id, Full(static_cast<double>(n))}});
-    optimizer_->Measure(std::move(request), [this, n](const absl::StatusOr<double>& sum) {
-      measured_[n].push_back(sum);
-    });
-  }
-  // Trainer n asks for a turn; the answer goes to turns_[n].
-  void TakeTurn(uint64_t n, uint64_t turn, uint64_t ended_before, bool measures = false) {
-    StepRequest request;
-    request.step_id = {n, turn};
-    request.ended_before = ended_before;
-    request.measures = measures;
-    request.seats = Seats(n);
-    request.member = {Session(n), std::string(1, static_cast<char>('a' + n))};
-    request.done = [this, n, turn](const absl::StatusOr<StepResult>& result) {
-      turns_[n].push_back(result.status());
-      if (result.ok()) places_[n] = {{n, turn}, turn, result->round};
-    };
-    optimizer_->TakeTurn(std::move(request));
-  }
-  // The present session of trainer n.
-  GlobalId Session(uint64_t n) const {
-    const auto epoch = epochs_.find(n);
-    return {n, epoch == epochs_.end() ? 1 : epoch->second};
-  }
-  // The number of seats that trainer n steps for.
-  uint32_t Seats(uint64_t n) const {
-    const auto seats = seats_.find(n);
-    return seats == seats_.end() ? 1 : seats->second;
-  }
-  // The place of trainer n in the last round that the lead has named for it.
-  RoundPlace Place(uint64_t n) const {
-    const auto place = places_.find(n);
-    return place == places_.end() ? RoundPlace{} : place->second;
-  }
-  // The lead names a round of trainers 1 and 2.
-  void NameRound(uint64_t turn, bool measures = false) {
-    TakeTurn(1, turn, turn, measures);
-    TakeTurn(2, turn + 1, turn + 1, measures);
-  }
-  absl::StatusCode LastCode(uint64_t n) { return answers_[n].back().status().code(); }
-
-  EntryPtr a_;
-  std::shared_ptr<OwnerOptimizer> optimizer_;
-  std::map<uint64_t, std::vector<absl::Status>> turns_;
-  std::map<uint64_t, std::vector<absl::StatusOr<double>>> measured_;
-  std::map<uint64_t, uint64_t> epochs_;  // for the trainers whose session is not their first
-  std::map<uint64_t, RoundPlace> places_;
-  std::map<uint64_t, uint32_t> seats_;  // for the trainers that step for several
-  std::map<uint64_t, std::vector<absl::StatusOr<StepResult>>> answers_;
-  uint64_t last_ticket_ = 0;
-  GlobalId life_;  // the life that offered steps belong to
-  bool may_apply_ = true;
-};
 
 TEST_F(RoundTest, AppliesTheSumAsOneStep) {
   Make(UpdateMode::Synchronous(3, UpdateMode::Reduction::kSum));
@@ -143,132 +52,7 @@ TEST_F(RoundTest, MeanIsOverThoseInTheRound) {
   EXPECT_EQ(answers_[3][1].status().code(), absl::StatusCode::kAborted);
 }
 
-TEST_F(RoundTest, DDP_32_ARoundCountsSeatsAndItsMeanIsOverThem) {
-  Make(UpdateMode::Synchronous(5));
-  seats_ = {{1, 2}, {2, 3}};
-  Offer(1);
-  EXPECT_TRUE(answers_.empty());
-  Offer(2);
-  EXPECT_FLOAT_EQ(First(a_), 0.6f);  // (1 + 2) / 5
-  for (uint64_t n : {1, 2}) {
-    ASSERT_TRUE(answers_[n][0].ok()) << answers_[n][0].status();
-    EXPECT_EQ(answers_[n][0]->trainers, 5);
-    EXPECT_EQ(answers_[n][0]->steps_accepted, 1u);
-  }
-  Offer(3);
-  EXPECT_EQ(LastCode(3), absl::StatusCode::kResourceExhausted) << "no seat is left";
-}
-
 // 2^24 + 1 is 2^24 in f32, so the order of a sum shows in its bits.
-TEST_F(RoundTest, DDP_32_StepsForSeveralSeatsHaveTheBitsOfSumsInGroups) {
-  const std::vector<float> each{0x1p24f, 1, 1, 1};
-  const float in_groups = (each[0] + each[1]) + (each[2] + each[3]);
-  ASSERT_NE(in_groups, ((each[0] + each[1]) + each[2]) + each[3]);
-  Make(UpdateMode::Synchronous(4, UpdateMode::Reduction::kSum));
-  for (const uint64_t n : {uint64_t{2}, uint64_t{1}}) {  // whatever the order of arrival
-    StepRequest request;
-    request.step_id = ids_.Next();
-    request.member = {Session(n), std::string(1, static_cast<char>('a' + n))};
-    request.seats = 2;
-    request.plan = *optimizer_->table().Plan(
-        {{a_->id, Full(-static_cast<double>(each[2 * n - 2] + each[2 * n - 1]))}});
-    request.done = [this, n](absl::StatusOr<StepResult> result) {
-      answers_[n].push_back(std::move(result));
-    };
-    optimizer_->Step(std::move(request));
-  }
-  EXPECT_EQ(answers_[1][0]->trainers, 4);
-  EXPECT_EQ(First(a_), in_groups);
-}
-
-TEST_F(RoundTest, DDP_32_APusherThatDiesLeavesItsSeatsEmptyAndAnotherTakesOver) {
-  Make(UpdateMode::Synchronous(4));
-  seats_ = {{1, 2}, {2, 2}};
-  Offer(1);
-  Offer(2);
-  EXPECT_EQ(First(a_), 0.75f);
-  Offer(1);
-  Offer(3);
-  EXPECT_EQ(LastCode(3), absl::StatusCode::kResourceExhausted) << "trainer 2 may still come";
-  optimizer_->EndSession({2, 1});
-  EXPECT_EQ(First(a_), 1.25f) << "the round goes on without the two seats";
-  EXPECT_EQ(answers_[1].back()->trainers, 2);
-  Offer(3);
-  Offer(1);
-  EXPECT_EQ(answers_[3].back()->trainers, 3);
-  EXPECT_FLOAT_EQ(First(a_), 1.25f + 4.0f / 3);
-}
-
-TEST_F(RoundTest, DDP_32_TheTrainersOfAPusherThatWasTheOnlyMemberGoOnWithoutIt) {
-  Make(UpdateMode::Synchronous(3));
-  for (uint64_t n : {1, 2, 3}) optimizer_->Join(Session(n), 1);
-  seats_ = {{1, 3}, {2, 2}};
-  Offer(1);
-  EXPECT_TRUE(answers_[1].back().ok());
-  optimizer_->EndSession({1, 1});
-  Offer(2);
-  ASSERT_EQ(answers_[2].size(), 1u) << "nobody else is waited for";
-  EXPECT_EQ(answers_[2][0]->trainers, 2);
-}
-
-TEST_F(RoundTest, DDP_32_AStepForSeveralSeatsThatIsAskedForAgainCountsOnce) {
-  Make(UpdateMode::Synchronous(4, UpdateMode::Reduction::kSum));
-  seats_ = {{1, 2}, {2, 2}};
-  const GlobalId step = Offer(1);
-  Offer(1, step);  // a retry, which takes the place of the first request
-  seats_[1] = 1;
-  Offer(1, step);  // a retry for another number of seats
-  seats_[1] = 2;
-  Offer(1, step);
-  ASSERT_EQ(answers_[1].size(), 3u);
-  for (const auto& answer : answers_[1])
-    EXPECT_EQ(answer.status().code(), absl::StatusCode::kAborted);
-  Offer(2);
-  EXPECT_EQ(answers_[1].back()->trainers, 4);
-  EXPECT_EQ(First(a_), 3);
-  Offer(1, step);
-  EXPECT_TRUE(answers_[1].back()->repeated);
-  EXPECT_EQ(First(a_), 3);
-}
-
-TEST_F(RoundTest, DDP_32_MeasuredRoundsAreScaledBySeats) {
-  Make(UpdateMode::Synchronous(3));
-  seats_ = {{2, 2}};
-  NameRound(5, /*measures=*/true);
-  ASSERT_TRUE(turns_[2][0].ok()) << turns_[2][0];
-  Measure(1, {1, 4});
-  Measure(2, {2, 4});
-  ASSERT_TRUE(measured_[1].back().ok()) << measured_[1].back().status();
-  EXPECT_DOUBLE_EQ(*measured_[1].back(), 1 * kElements);  // ((1 + 2) / 3)²
-  Offer(1, {1, 4});
-  Offer(2, {2, 4});
-  EXPECT_FLOAT_EQ(First(a_), 1);
-  EXPECT_EQ(answers_[1][0]->trainers, 3);
-}
-
-TEST_F(RoundTest, DDP_32_StepsOfANamedRoundAreForNoMoreSeatsThanThereAre) {
-  Make(UpdateMode::Synchronous(3));
-  seats_ = {{2, 2}};
-  NameRound(5);
-  Offer(2, {2, 4});
-  seats_[1] = 2;  // another number than it took its turn for
-  Offer(1, {1, 4});
-  EXPECT_EQ(LastCode(1), absl::StatusCode::kInvalidArgument);
-  ASSERT_EQ(answers_[2].size(), 1u) << "nobody waits for a step that was refused";
-  EXPECT_EQ(answers_[2][0]->trainers, 2);
-  EXPECT_EQ(First(a_), 1);
-}
-
-TEST_F(RoundTest, DDP_32_SeveralSeatsNeedRounds) {
-  for (const UpdateMode& mode : {UpdateMode::Asynchronous(), UpdateMode::BoundedStaleness(1)}) {
-    Make(mode);
-    seats_ = {{1, 2}};
-    Offer(1);
-    EXPECT_EQ(LastCode(1), absl::StatusCode::kInvalidArgument) << answers_[1].back().status();
-    EXPECT_EQ(First(a_), 0);
-  }
-}
-
 // In bf16, 256 + 1 is 256. The sum is made in f32 and rounded once.
 TEST_F(RoundTest, ManySmallHalvesAreNotLost) {
   for (DType dtype : {DType::kF16, DType::kBF16}) {

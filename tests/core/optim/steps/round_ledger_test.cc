@@ -5,6 +5,7 @@
 #include <random>
 #include <string>
 
+#include "core/base/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -71,6 +72,7 @@ TEST(RoundLedgerTest, DDP_32_AStepForMoreSeatsThanAreLeftIsRefusedAndChangesNoth
   EXPECT_THAT(std::string(refused.message()),
               HasSubstr("for 2 of the 4 seats of this synchronous optimizer, of which other "
                         "trainers have 3 and 1 are left"));
+  EXPECT_EQ(GetDetail(refused)->object, kSeats);
   EXPECT_EQ(ledger.taken(), 3u);
   ASSERT_TRUE(Offer(ledger, 2, 2, 1).ok());
   EXPECT_TRUE(ledger.complete());
@@ -169,6 +171,36 @@ TEST(RoundLedgerTest, DDP_32_SeatsStayTakenWhileATrainerThatHasJoinedIsLeft) {
   ledger.Leave(Member(2));
   ASSERT_TRUE(Offer(ledger, 3, 3, 1).ok());
   EXPECT_FALSE(ledger.complete()) << "a new run waits for all";
+}
+
+// Trainers 1 and 2 are started again, one after the other, as 3 and 4.
+TEST(RoundLedgerTest, DDP_32_TrainersThatAreStartedAgainWhileOthersDieWaitForEachOther) {
+  RoundLedger ledger(2);
+  for (uint64_t n : {1, 2}) ledger.Join(Member(n));
+  for (uint64_t n : {1, 2}) ASSERT_TRUE(Offer(ledger, n, n, 1).ok());
+  ledger.Take();
+  ledger.Leave(Member(1));
+  ledger.Join(Member(3));
+  ledger.Leave(Member(2));
+  ledger.Join(Member(4));
+  ASSERT_TRUE(Offer(ledger, 3, 3, 1).ok());
+  EXPECT_FALSE(ledger.complete()) << "trainer 4 has yet to step";
+  ASSERT_TRUE(Offer(ledger, 4, 4, 1).ok());
+  EXPECT_TRUE(ledger.complete());
+}
+
+TEST(RoundLedgerTest, DDP_32_ATrainerThatGivesItsSeatsBackHasJoinedStill) {
+  RoundLedger ledger(2);
+  for (uint64_t n : {1, 2}) ledger.Join(Member(n));
+  ASSERT_TRUE(Offer(ledger, 1, 1, 2).ok());  // for both
+  EXPECT_EQ(ledger.GiveSeats(Member(1)), Step(1));
+  EXPECT_EQ(ledger.taken(), 0u);
+  EXPECT_EQ(ledger.waiting(), 0u);
+  ASSERT_TRUE(Offer(ledger, 2, 2, 2).ok()) << "trainer 2 steps for both";
+  ledger.Take();
+  ledger.Leave(Member(2));
+  ASSERT_TRUE(Offer(ledger, 1, 3, 1).ok());
+  EXPECT_TRUE(ledger.complete()) << "the seat of trainer 2 is empty";
 }
 
 TEST(RoundLedgerTest, TheKindOfRoundMayChangeWhenAMemberIsGone) {

@@ -114,7 +114,10 @@ TEST(StepRecordsTest, AStepIsExpectedWhileItsTrainerIsHereAndTheStepHasNotEnded)
   records.Acknowledge(5, 7);
   EXPECT_FALSE(records.Expects({5, 6}));
   EXPECT_TRUE(records.Expects({5, 7}));
+  EXPECT_FALSE(records.HasEnded(kSession));
   records.EndSession(kSession);
+  EXPECT_TRUE(records.HasEnded(kSession));
+  EXPECT_FALSE(records.HasEnded({5, 2}));
   EXPECT_FALSE(records.Expects({5, 7}));
   records.Meet(kSession);
   EXPECT_FALSE(records.Expects({5, 7})) << "its session has ended for ever";
