@@ -4,9 +4,7 @@
 #include "core/base/device.h"
 #include "core/base/status.h"
 #include "core/store/failure.h"
-#include "core/store/rows.h"
 #include "core/store/store.h"
-#include "core/tensor/tensor.h"
 
 namespace psd::store {
 namespace {
@@ -47,20 +45,6 @@ absl::StatusOr<std::vector<Value>> Entry::ReadAll(absl::Span<const EntryPtr> ent
                          : AsValue(*entry->parameter, std::move(pinned[next++])));
   }
   return values;
-}
-
-bool Entry::IsOnDevice() const {
-  if (parameter != nullptr) return parameter->device() != nullptr;
-  if (const std::shared_ptr<Rows> rows = AsRows(value); rows != nullptr)
-    return rows->device() != nullptr;
-  bool found = false;
-  value
-      .ForEachTensor([&found](const Tensor& tensor) {
-        found |= tensor.defined() && !tensor.OnHost();
-        return absl::OkStatus();
-      })
-      .IgnoreError();
-  return found;
 }
 
 std::string Entry::KindName() const {

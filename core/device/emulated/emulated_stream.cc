@@ -194,18 +194,20 @@ absl::Status EmulatedStream::AddKernel(absl::string_view kernel, absl::AnyInvoca
 absl::Status EmulatedStream::CheckAddress(absl::string_view operation, const void* address,
                                           size_t bytes) const {
   if (device_.arena_->Contains(address, bytes)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(operation, " on ", name(), " was given ", bytes,
-                                                 " bytes that are not in the memory of ",
-                                                 device_.name()));
+  return WithRemedy(absl::InvalidArgumentError(
+                        absl::StrCat(operation, " on ", name(), " was given ", bytes,
+                                     " bytes that are not in the memory of ", device_.name())),
+                    "copy them to a block of this device first");
 }
 
 absl::Status EmulatedStream::CheckPinned(absl::string_view operation, const std::byte* address,
                                          size_t bytes) const {
   if (device_.pinned_->Contains(address, bytes)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(operation, " on ", name(), " was given ", bytes,
-                                                 " bytes of the host that are not in one block of "
-                                                 "the pinned memory of ",
-                                                 device_.name()));
+  return WithRemedy(
+      absl::InvalidArgumentError(absl::StrCat(
+          operation, " on ", name(), " was given ", bytes,
+          " bytes of the host that are not in one block of the pinned memory of ", device_.name())),
+      "allocate them from pinned_memory() of the device");
 }
 
 void EmulatedStream::CheckStillPinned(const std::byte* address, size_t bytes) const {

@@ -119,7 +119,7 @@ double BytesOf(const std::vector<TableRead>& reads) {
 bool IsLight(const std::vector<TableRead>& reads) {
   return BytesOf(reads) <= kInlineBytes &&
          std::none_of(reads.begin(), reads.end(),
-                      [](const TableRead& read) { return read.entry->IsOnDevice(); });
+                      [](const TableRead& read) { return read.entry->on_device; });
 }
 
 // Finds the tables and ids of a request. Errors: INVALID_ARGUMENT, NOT_FOUND naming the id of a

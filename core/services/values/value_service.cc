@@ -255,7 +255,11 @@ absl::Status ValueService::ServeFetch(const rpc::Answer<rpc::Contents>& answer,
   PSD_ASSIGN_OR_RETURN(const store::EntryGroupPtr group, FindAll(uses_.store, request));
   PSD_RETURN_IF_ERROR(
       rref::Authorize(uses_.agent.access(), rpc::AskerOf(*call), rpc::Right::kRead, *group));
-  rpc::RunBySize(uses_.executor, /*light=*/!group->on_device, answer,
+  if (!group->on_device) {
+    answer(ReadGroup(*call, received.context, *group, request.versions()));
+    return absl::OkStatus();
+  }
+  rpc::RunBySize(uses_.executor, /*light=*/false, answer,
                  [this, call, context = received.context, group, versions = request.versions()] {
                    return ReadGroup(*call, context, *group, versions);
                  });
