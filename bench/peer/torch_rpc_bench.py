@@ -303,7 +303,11 @@ class Ranks:
             pipe.send(0)
         for other in self.others:
             other.join()
+        self.forget()
         torch.distributed.destroy_process_group()
+
+    def forget(self):
+        """Drops what prepare() has made, so that the next case has the memory."""
 
 
 def join_group(rank, ranks, port):
@@ -358,6 +362,9 @@ class DdpStep(Ranks):
         self.optimizer.zero_grad(set_to_none=True)
         self.replica().backward()
         self.optimizer.step()
+
+    def forget(self):
+        self.replica = self.optimizer = None
 
 
 class ZeroStep(Ranks):

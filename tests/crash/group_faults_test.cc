@@ -65,11 +65,12 @@ constexpr size_t kRanks = 3;
 
 class TrainingFaultsTest : public ::testing::Test {
  protected:
-  // Starts the rank t`rank`, which kills itself at `stage`, if one is given.
-  void Start(size_t rank, const std::string& stage = "") {
+  // Starts the rank t`rank`, which kills itself at `stage`, if one is given. `timeout` is that of
+  // its collective calls. A killed rank is noticed without it.
+  void Start(size_t rank, const std::string& stage = "", const std::string& timeout = "60s") {
     std::vector<std::string> command = {
         "tests/crash/training_rank_main", absl::StrCat("t", rank),
-        absl::StrCat(owner_.address().name, "=", owner_.address().address), "t0,t1,t2"};
+        absl::StrCat(owner_.address().name, "=", owner_.address().address), "t0,t1,t2", timeout};
     if (!stage.empty()) command.push_back(stage);
     ranks_[rank] = std::make_unique<Process>(command);
   }
@@ -123,7 +124,7 @@ TEST_F(TrainingFaultsTest, DDP_30_ARankThatIsKilledWhileItJoinsIsNamedOnEveryRan
 }
 
 TEST_F(TrainingFaultsTest, DDP_30_AStoppedRankIsNamedAndChangesNothingWhenItComesBack) {
-  for (size_t rank = 0; rank < kRanks; ++rank) Start(rank);
+  for (size_t rank = 0; rank < kRanks; ++rank) Start(rank, /*stage=*/"", /*timeout=*/"3s");
   for (const auto& rank : ranks_) rank->WaitForLine("step 2 ");
   ranks_[2]->Stop();
   ExpectOthersTrainOn(2);

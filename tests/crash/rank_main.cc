@@ -37,6 +37,7 @@ absl::Status Run(const std::string& name, const std::string& owner, const std::s
   const std::vector<std::string> parts = absl::StrSplit(owner, absl::MaxSplits('=', 1));
   WorkerOptions options = TrainerOptions(name, {{parts[0], parts[1]}});
   options.listen = "127.0.0.1:0";
+  options.session.lease = absl::Hours(1);  // a rank that is stopped comes back within it
   PSD_ASSIGN_OR_RETURN(auto worker, Worker::Start(std::move(options)));
   GroupOptions join;
   join.members = absl::StrSplit(members, ',');

@@ -118,15 +118,16 @@ absl::Status Train(const std::shared_ptr<Group>& group, const Replica& replica,
 }
 
 absl::Status Run(const std::string& name, const std::string& owner, const std::string& members,
-                 const std::string& stage) {
+                 absl::Duration timeout, const std::string& stage) {
   const std::vector<std::string> parts = absl::StrSplit(owner, absl::MaxSplits('=', 1));
   WorkerOptions options = TrainerOptions(name, {{parts[0], parts[1]}});
   options.listen = "127.0.0.1:0";
+  options.session.lease = absl::Hours(1);  // a rank that is stopped comes back within it
   PSD_ASSIGN_OR_RETURN(auto worker, Worker::Start(std::move(options)));
   PSD_ASSIGN_OR_RETURN(Replica replica, CreateReplica(*worker));
   GroupOptions join;
   join.members = absl::StrSplit(members, ',');
-  join.timeout = absl::Seconds(3);
+  join.timeout = timeout;
   join.join_timeout = absl::Seconds(15);
   Say("joining");
   auto joined = Group::Join(*worker, "ranks", join);
@@ -148,8 +149,10 @@ absl::Status Run(const std::string& name, const std::string& owner, const std::s
 }  // namespace psd::crash
 
 int main(int argc, char** argv) {
-  if (argc != 4 && argc != 5) return 2;
-  const absl::Status status = psd::crash::Run(argv[1], argv[2], argv[3], argc == 5 ? argv[4] : "");
+  absl::Duration timeout;
+  if ((argc != 5 && argc != 6) || !absl::ParseDuration(argv[4], &timeout)) return 2;
+  const absl::Status status =
+      psd::crash::Run(argv[1], argv[2], argv[3], timeout, argc == 6 ? argv[5] : "");
   if (!status.ok()) psd::crash::SayError(status);
   return status.ok() ? 0 : 1;
 }

@@ -150,13 +150,15 @@ TEST_F(SlowLinksTest, DDP_30_ARankThatDiesBehindADelayIsNamedAndTheOthersGoOn) {
   });
 }
 
-TEST_F(SlowLinksTest, DDP_30_ADeadlineBelowTheDelayEndsTheGroupOnEveryRank) {
+TEST_F(SlowLinksTest, DDP_30_AMissedDeadlineReachesEveryRankBehindADelay) {
   CollectiveOptions soon;
   soon.timeout = kOneWay / 3;
-  OnAll([&](int, Group& group) { return group.Barrier(soon); });
+  OnAll([&](int rank, Group& group) { return rank == 2 ? absl::OkStatus() : group.Barrier(soon); });
   for (const absl::Status& status : OnAll([](int, Group& group) { return group.Barrier(); })) {
     EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
-    EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("not made by rank"));
+    EXPECT_THAT(
+        std::string(status.message()),
+        ::testing::AllOf(::testing::HasSubstr("not made by"), ::testing::HasSubstr("rank 2 (t2)")));
   }
 }
 
