@@ -57,6 +57,9 @@ class BufferedAllReduce {
   absl::StatusOr<std::vector<Tensor>> Sum(const std::vector<Tensor>& gradients,
                                           const CollectiveOptions& options = {}) const;
 
+  // Errors: INVALID_ARGUMENT naming a gradient that Mean and Sum refuse.
+  absl::Status Check(const std::vector<Tensor>& gradients) const;
+
   // One averaging, whose gradients may come one after the other. Thread-compatible. The
   // BufferedAllReduce must outlive it, unless it is only destroyed.
   class Round {
@@ -103,7 +106,6 @@ class BufferedAllReduce {
  private:
   BufferedAllReduce(std::shared_ptr<Group> group, std::vector<ReplicatedParameter> parameters,
                     std::vector<BufferGroup> groups, std::string digest);
-  absl::Status Check(const std::vector<Tensor>& gradients) const;
   // Returns the results for the parameters that no all-reduce brings: this rank's own gradients, or
   // zeros.
   absl::StatusOr<std::vector<Tensor>> OwnResults(const std::vector<Tensor>& gradients) const;

@@ -11,13 +11,14 @@
 #include "client/context_of.h"
 #include "client/ddp/buffer_groups.h"
 #include "client/runtime_of.h"
+#include "client/steps_for_others.h"
 #include "core/base/clock.h"
 #include "core/base/future.h"
 #include "core/base/ids.h"
 #include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/dist_autograd/context.h"
-#include "core/dist_autograd/leaf_gradients.h"
+#include "core/optim/steps/round_ledger.h"
 #include "core/rpc/rpc_agent.h"
 #include "core/runtime/runtime.h"
 #include "core/services/collectives/collective_call.h"
@@ -30,8 +31,9 @@ namespace {
 using dist_autograd::LeafGradient;
 
 // The longest way of a step in exchanges, each of which may take the timeout: the gradients, the
-// wait for seats, and the turn, the measurement and the step of the last try.
-constexpr int kMostExchanges = 5;
+// wait for seats, the turn, the measurement and the step of the last try, and the question for the
+// loss scale after a failure.
+constexpr int kMostExchanges = 6;
 
 absl::Status CheckTimeout(absl::Duration timeout) {
   if (timeout > absl::ZeroDuration() && timeout < absl::InfiniteDuration()) return absl::OkStatus();
@@ -41,12 +43,16 @@ absl::Status CheckTimeout(absl::Duration timeout) {
 }
 
 absl::Status CheckParameters(const std::vector<RRef>& parameters) {
-  if (parameters.empty())
-    return absl::InvalidArgumentError("a hierarchical push without any parameter");
+  if (parameters.empty()) {
+    return WithRemedy(absl::InvalidArgumentError("a hierarchical push without any parameter"),
+                      "give the optimizer's dense parameters");
+  }
   absl::flat_hash_set<GlobalId> seen;
   for (const RRef& parameter : parameters) {
-    if (!parameter.valid())
-      return absl::InvalidArgumentError("a hierarchical push of an RRef to nothing");
+    if (!parameter.valid()) {
+      return WithRemedy(absl::InvalidArgumentError("a hierarchical push of an RRef to nothing"),
+                        "look the parameter up");
+    }
     if (parameter.is_owner()) {
       return WithRemedy(
           absl::InvalidArgumentError(absl::StrCat("a hierarchical push of ", parameter.ToString(),
@@ -55,8 +61,10 @@ absl::Status CheckParameters(const std::vector<RRef>& parameters) {
           "BufferedDataParallel");
     }
     if (seen.insert(parameter.value_id()).second) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("a hierarchical push of ", parameter.ToString(), ", which is given twice"));
+    return WithRemedy(
+        absl::InvalidArgumentError(absl::StrCat("a hierarchical push of ", parameter.ToString(),
+                                                ", which is given twice")),
+        "give every parameter once");
   }
   return absl::OkStatus();
 }
@@ -96,6 +104,26 @@ absl::Status MayBeApplied(const absl::Status& why) {
       "build the group again and compute new gradients");
 }
 
+// The error of a pusher that cannot tell all ranks about its step, whose status is `step`.
+absl::Status NotKnownToAll(const absl::Status& why, const absl::Status& step) {
+  ErrorDetail detail = GetDetail(why).value_or(ErrorDetail{});
+  const auto of_step = GetDetail(step);
+  // The ranks that were not told must assume that the step may have been applied.
+  detail.fate_unknown |= step.ok() || (of_step.has_value() && of_step->fate_unknown);
+  return WithDetail(
+      Annotate(why, step.ok() ? std::string("the step was applied, and not all ranks know")
+                              : absl::StrCat("the step failed (", step.message(),
+                                             "), and not all ranks know")),
+      detail);
+}
+
+// Whether the owners refused a step only because other trainers have too many seats.
+bool LacksSeats(const absl::Status& status) {
+  const auto detail = GetDetail(status);
+  return absl::IsResourceExhausted(status) && detail.has_value() &&
+         detail->object == optim::kSeats && !detail->fate_unknown;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<HierarchicalPush>> HierarchicalPush::Create(
@@ -127,11 +155,27 @@ absl::StatusOr<std::unique_ptr<HierarchicalPush>> HierarchicalPush::Create(
                            options, std::move(sums)));
   // A call with a label that is too long would be refused here while the other ranks wait for it.
   const size_t label = created->FirstCall({}).label.size();
-  if (label <= services::kMaxLabelBytes) return created;
-  return WithRemedy(
-      absl::InvalidArgumentError(absl::StrCat("the labels of a hierarchical step have ", label,
-                                              " bytes; at most ", services::kMaxLabelBytes)),
-      "give a shorter label");
+  if (label > services::kMaxLabelBytes) {
+    return WithRemedy(
+        absl::InvalidArgumentError(absl::StrCat("the labels of a hierarchical step have ", label,
+                                                " bytes; at most ", services::kMaxLabelBytes)),
+        "give a shorter label");
+  }
+  PSD_RETURN_IF_ERROR(created->Begin());
+  return created;
+}
+
+absl::Status HierarchicalPush::Begin() {
+  if (!IsPusher()) StepsForOthers::GiveSeats(optimizer_);
+  if (!StepsForOthers::ScalesLosses(optimizer_)) return absl::OkStatus();
+  PushOutcome present;
+  if (IsPusher()) {
+    present.status = StepsForOthers::RefreshLossScale(optimizer_, options_.step_timeout);
+    present.loss_scale = optimizer_.LossScale();
+  }
+  PSD_ASSIGN_OR_RETURN(present, Share(present, "loss scale", options_.step_timeout));
+  loss_scale_ = present.loss_scale;
+  return present.status;
 }
 
 CollectiveOptions HierarchicalPush::FirstCall(const StepOptions& options) const {
@@ -157,15 +201,16 @@ absl::StatusOr<HierarchicalPush::Collected> HierarchicalPush::Collect(const Cont
   PSD_RETURN_IF_ERROR(CheckTimeout(timeout));
   Collected collected;
   PSD_ASSIGN_OR_RETURN(collected.context, StateOf(context));
-  if (collected.context->handed_over()) {
+  collected.leaves.resize(parameters_.size());
+  for (size_t i = 0; i < parameters_.size(); ++i)
+    collected.leaves[i].key = parameters_[i].value_id();
+  if (collected.context->HandedOver(collected.leaves)) {
     return WithRemedy(absl::FailedPreconditionError(
                           absl::StrCat("context ", context.id().ToString(),
                                        " was stepped before, and its gradients may be applied")),
                       "compute gradients in a new context");
   }
-  std::vector<LeafGradient> leaves(parameters_.size());
-  for (size_t i = 0; i < leaves.size(); ++i) leaves[i].key = parameters_[i].value_id();
-  for (const LeafGradient& leaf : collected.context->Collected(leaves)) {
+  for (const LeafGradient& leaf : collected.context->Collected(collected.leaves)) {
     if (!leaf.sparse.empty()) {
       return WithRemedy(
           absl::InvalidArgumentError(
@@ -177,6 +222,7 @@ absl::StatusOr<HierarchicalPush::Collected> HierarchicalPush::Collect(const Cont
     collected.gradients.push_back(leaf.gradient);
     collected.versions.push_back(leaf.version);
   }
+  PSD_RETURN_IF_ERROR(sums_.Check(collected.gradients));
   return collected;
 }
 
@@ -205,11 +251,12 @@ absl::StatusOr<HierarchicalPush::Agreed> HierarchicalPush::Agree(
       const std::string& name = group_->members()[rank];
       ErrorDetail detail;
       detail.worker = name;
-      return WithDetail(
-          absl::FailedPreconditionError(absl::StrCat(
-              "nothing was pushed, because rank ", rank, " (", name,
-              ") cannot step: ", absl::StatusCodeToString(static_cast<absl::StatusCode>(told[0])))),
-          detail);
+      return WithRemedy(
+          WithDetail(absl::FailedPreconditionError(absl::StrCat(
+                         "nothing was pushed, because rank ", rank, " (", name, ") cannot step: ",
+                         absl::StatusCodeToString(static_cast<absl::StatusCode>(told[0])))),
+                     detail),
+          "see the error of that rank's Step for the cause; the group can go on");
     }
     for (size_t i = 0; i < parameters_.size(); ++i) {
       if (told[1 + i] == 0) continue;
@@ -249,12 +296,8 @@ StepOutcome HierarchicalPush::StepForAll(const Context& context, const StepOptio
   const absl::Time until = Clock::Steady().Now() + *options.timeout;
   StepOutcome outcome = optimizer_.StepDetailed(context, options);
   // Seats of a trainer that died are left when the owners have noticed its end.
-  const auto lacks_seats = [&outcome] {
-    const absl::Status status = outcome.status();
-    const auto detail = GetDetail(status);
-    return absl::IsResourceExhausted(status) && !(detail.has_value() && detail->fate_unknown);
-  };
-  while (lacks_seats() && PauseBefore(until, worker_)) outcome = optimizer_.RetryFailed(outcome);
+  while (LacksSeats(outcome.status()) && PauseBefore(until, worker_))
+    outcome = optimizer_.RetryFailed(outcome);
   return outcome;
 }
 
@@ -272,9 +315,9 @@ PushOutcome HierarchicalPush::Push(const Agreed& agreed, const std::vector<Tenso
   return outcome;
 }
 
-absl::StatusOr<PushOutcome> HierarchicalPush::Share(const PushOutcome& own,
+absl::StatusOr<PushOutcome> HierarchicalPush::Share(const PushOutcome& own, const std::string& what,
                                                     absl::Duration timeout) {
-  CollectiveOptions call = Labelled(options_.call, "outcome of the step");
+  CollectiveOptions call = Labelled(options_.call, what);
   call.timeout = kMostExchanges * timeout;
   PSD_ASSIGN_OR_RETURN(
       const Tensor told,
@@ -288,7 +331,7 @@ absl::Status HierarchicalPush::Step(const Context& context, const StepOptions& o
   for_all.timeout = options.timeout.value_or(options_.step_timeout);
   const absl::StatusOr<Collected> own = Collect(context, *for_all.timeout);
   PSD_ASSIGN_OR_RETURN(const Agreed agreed, Agree(own, options));
-  own->context->HandOver();
+  own->context->HandOver(own->leaves);
   const absl::StatusOr<std::vector<Tensor>> sums = sums_.Sum(own->gradients, options_.call);
   if (!sums.ok()) {
     const absl::Status failed = group_->Fail(sums.status());  // the other ranks wait for this one
@@ -296,16 +339,18 @@ absl::Status HierarchicalPush::Step(const Context& context, const StepOptions& o
   }
   PushOutcome outcome;
   if (IsPusher()) outcome = Push(agreed, *sums, for_all);
-  const absl::StatusOr<PushOutcome> shared = Share(outcome, *for_all.timeout);
+  const absl::StatusOr<PushOutcome> shared =
+      Share(outcome, "outcome of the step", *for_all.timeout);
   if (shared.ok()) {
     loss_scale_ = shared->loss_scale;
     return shared->status;
   }
   if (!IsPusher()) return MayBeApplied(shared.status());
-  return Annotate(shared.status(), outcome.status.ok()
-                                       ? std::string("the step was applied, and not all ranks know")
-                                       : absl::StrCat("the step failed (", outcome.status.message(),
-                                                      "), and not all ranks know"));
+  return NotKnownToAll(shared.status(), outcome.status);
+}
+
+absl::Status HierarchicalPush::Iterate(const Context& context, bool /*has_input*/) {
+  return Step(context, iterate_options_ == nullptr ? StepOptions() : iterate_options_());
 }
 
 }  // namespace psd

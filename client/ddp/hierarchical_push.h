@@ -27,7 +27,9 @@
 //     }
 //   }
 
+#include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -43,6 +45,7 @@
 #include "client/worker.h"
 #include "core/autograd/read_version.h"
 #include "core/autograd/variable.h"
+#include "core/dist_autograd/leaf_gradients.h"
 #include "core/rref/rref.h"
 #include "core/tensor/dtype.h"
 #include "core/tensor/tensor.h"
@@ -61,7 +64,7 @@ struct HierarchicalOptions {
   BufferedOptions buffers;
   // StepOptions::timeout of steps that set none. Also the most time that a step waits for seats
   // that other trainers have, such as those of a pusher that died. The other ranks wait for the
-  // outcome for at most five times the timeout of the step. Must be positive and finite.
+  // outcome for at most six times the timeout of the step. Must be positive and finite.
   absl::Duration step_timeout = absl::Seconds(60);
 };
 
@@ -75,22 +78,36 @@ struct HierarchicalOptions {
 // Only dense gradients are pushed. Tables (CreateOptions::rows) need an optimizer of their own,
 // which every trainer steps itself: rows travel to their owner in Backward, whoever steps.
 //
-// Faults: a gradient is applied at most once, because a context can be stepped only once. If a rank
-// dies, Step fails on all ranks with an error that names it. The survivors build the group again,
-// keep their optimizers, create a new HierarchicalPush, and compute new gradients. The rank that is
-// then rank 0 pushes for the ranks that are left, as soon as the owners have noticed the death of
-// the former pusher, whose seats are then empty. (A rank that was left out although it lives gives
-// its seats back when it destroys its optimizer.) If the former pusher died while it pushed, its
-// step may have been applied; the survivors' error says so (ErrorDetail::fate_unknown). If a step
-// is refused, all ranks get the same error, and the group stays as it is.
+// The pusher needs the right to write the parameters, which a trainer that steps for itself does
+// not need. Any rank may become the pusher, so all of them should have that right; otherwise the
+// first step after a death fails with PERMISSION_DENIED.
+//
+// Faults: a gradient is applied at most once, because a context can be stepped only once by objects
+// that have a parameter in common. If a rank dies, Step fails on all ranks with an error that names
+// it. The survivors build the group again, keep their optimizers, create a new HierarchicalPush,
+// and compute new gradients. So do all ranks when a trainer was started again and joins them. The
+// rank that is then rank 0 pushes for the ranks of the new group, as soon as the owners have
+// noticed the death of the former pusher, whose seats are then empty. A former pusher that is not
+// rank 0 any more gives its seats back in Create. (A rank that was left out although it lives gives
+// its seats back when it destroys its optimizer.) If the pusher died while it pushed, or could not
+// tell all ranks the outcome, the step may have been applied; all errors say so
+// (ErrorDetail::fate_unknown). If a step is refused, all ranks get the same error, and the group
+// stays as it is.
+//
+// Rounds wait for seats that nobody has taken yet, because trainers may still be starting. If a
+// rank dies before the first push of its group, its seat is such a seat: all steps fail with
+// DEADLINE_EXCEEDED until the trainer is started again and the group is built with it, or another
+// trainer steps for the seat.
 //
 // Thread-compatible. The worker and the optimizer must outlive it.
 class HierarchicalPush : public Joinable {
  public:
-  // Fetches the parameters once, to learn their shapes. A group of one is allowed.
+  // Fetches the parameters once, to learn their shapes. A group of one is allowed. If the optimizer
+  // scales losses, rank 0 asks its owners for the present scale and tells the other ranks.
   // Errors: INVALID_ARGUMENT (no parameters, one that is given twice, one that this worker owns,
   // one that is no parameter, such as a table, or is not floating; a timeout that is not positive
-  // and finite; a label that is too long); those of Worker::Pull.
+  // and finite; a label that is too long); those of Worker::Pull. With loss scaling, also the
+  // errors of a call to the owners, the same on all ranks, and those of Group's calls.
   static absl::StatusOr<std::unique_ptr<HierarchicalPush>> Create(
       Worker& worker, std::shared_ptr<Group> group, DistributedOptimizer& optimizer,
       const std::vector<RRef>& parameters, const HierarchicalOptions& options = {});
@@ -107,15 +124,20 @@ class HierarchicalPush : public Joinable {
   // Worker::ToHere, are not part of the step. A parameter without a gradient on any rank stays
   // untouched. All ranks give the same options; `seats` is set by this function.
   //
-  // Errors: FAILED_PRECONDITION for a context that was stepped before, or cannot be used;
-  // INVALID_ARGUMENT for a sparse gradient, or for a timeout that is not positive and finite. The
+  // Errors: FAILED_PRECONDITION for a context that was stepped before by an object that has one of
+  // the parameters, or that cannot be used; INVALID_ARGUMENT for a gradient that is sparse or has
+  // another shape or dtype than its Variable, or for a timeout that is not positive and finite. The
   // other ranks are told FAILED_PRECONDITION naming this rank, and nothing is pushed. The errors of
   // Group's calls, after which the group has failed. Those of DistributedOptimizer::Step.
   absl::Status Step(const Context& context, const StepOptions& options = {});
+
+  // Sets the options of the steps that RunUneven makes. `options` is called in every iteration on
+  // every rank, also on one that has run out of inputs, after the gradients were computed.
+  // LossScale then still returns the factor that losses of this iteration are multiplied by.
+  // Without IterateWith the steps have default options. All ranks must call it alike.
+  void IterateWith(std::function<StepOptions()> options) { iterate_options_ = std::move(options); }
   // A rank that has run out of inputs counts as one without gradients, and keeps its seat.
-  absl::Status Iterate(const Context& context, bool /*has_input*/) override {
-    return Step(context);
-  }
+  absl::Status Iterate(const Context& context, bool has_input) override;
 
   // Returns the factor to multiply the next loss by, the same on all ranks. 1 without loss scaling.
   double LossScale() const { return loss_scale_; }
@@ -125,6 +147,7 @@ class HierarchicalPush : public Joinable {
   // The gradients of this rank's context. One that is missing is undefined.
   struct Collected {
     std::shared_ptr<dist_autograd::ContextState> context;  // shared with the user's handle
+    std::vector<dist_autograd::LeafGradient> leaves;       // the parameters' keys
     std::vector<Tensor> gradients;
     std::vector<ReadVersion> versions;
   };
@@ -143,9 +166,10 @@ class HierarchicalPush : public Joinable {
         parameters_(std::move(parameters)),
         dtypes_(std::move(dtypes)),
         options_(std::move(options)),
-        sums_(std::move(sums)),
-        loss_scale_(optimizer.LossScale()) {}
+        sums_(std::move(sums)) {}
 
+  // Gives the seats of a former pusher back, and agrees with the other ranks on the loss scale.
+  absl::Status Begin();
   absl::StatusOr<Collected> Collect(const Context& context, absl::Duration timeout);
   // The options of a step's first call, whose label says what all ranks must have alike.
   CollectiveOptions FirstCall(const StepOptions& options) const;
@@ -157,8 +181,9 @@ class HierarchicalPush : public Joinable {
   absl::Status PushGradients(const Context& context, const Agreed& agreed,
                              const std::vector<Tensor>& sums, absl::Duration timeout);
   StepOutcome StepForAll(const Context& context, const StepOptions& options);
-  // Gives the pusher's outcome to all ranks. `own` is used on the pusher.
-  absl::StatusOr<PushOutcome> Share(const PushOutcome& own, absl::Duration timeout);
+  // Gives the pusher's outcome of `what` to all ranks. `own` is used on the pusher.
+  absl::StatusOr<PushOutcome> Share(const PushOutcome& own, const std::string& what,
+                                    absl::Duration timeout);
   bool IsPusher() const { return group_->rank() == 0; }
 
   Worker& worker_;
@@ -168,7 +193,8 @@ class HierarchicalPush : public Joinable {
   const std::vector<DType> dtypes_;  // of the parameters on their owners
   const HierarchicalOptions options_;
   const BufferedAllReduce sums_;
-  double loss_scale_;  // as the pusher told it last
+  double loss_scale_ = 1;                         // as the pusher told it last
+  std::function<StepOptions()> iterate_options_;  // may be empty
 };
 
 }  // namespace psd

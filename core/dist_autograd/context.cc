@@ -327,14 +327,16 @@ absl::StatusOr<bool> ContextState::Replace(const std::vector<LeafGradient>& befo
   return true;
 }
 
-void ContextState::HandOver() {
+void ContextState::HandOver(const std::vector<LeafGradient>& leaves) {
   MutexLock lock(mutex_);
-  handed_over_ = true;
+  for (const LeafGradient& leaf : leaves) handed_over_.insert(leaf.key);
 }
 
-bool ContextState::handed_over() const {
+bool ContextState::HandedOver(const std::vector<LeafGradient>& leaves) const {
   MutexLock lock(mutex_);
-  return handed_over_;
+  for (const LeafGradient& leaf : leaves)
+    if (handed_over_.contains(leaf.key)) return true;
+  return false;
 }
 
 std::shared_ptr<const LeafGradients> ContextState::Gradients() {

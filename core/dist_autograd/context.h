@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/autograd/variable.h"
@@ -118,9 +119,11 @@ class ContextState {
   absl::StatusOr<bool> Replace(const std::vector<LeafGradient>& before,
                                std::vector<LeafGradient>& after) PSD_EXCLUDES(mutex_);
 
-  // Records that the gradients were handed to a step that nobody may repeat with this context.
-  void HandOver() PSD_EXCLUDES(mutex_);
-  bool handed_over() const PSD_EXCLUDES(mutex_);
+  // Records that the gradients of these leaves were handed to a step that nobody may repeat with
+  // this context.
+  void HandOver(const std::vector<LeafGradient>& leaves) PSD_EXCLUDES(mutex_);
+  // Whether the gradient of one of these leaves was handed over.
+  bool HandedOver(const std::vector<LeafGradient>& leaves) const PSD_EXCLUDES(mutex_);
 
   // Whether destroying it takes so long that another thread should do it.
   bool IsLarge() const PSD_EXCLUDES(mutex_);
@@ -169,7 +172,7 @@ class ContextState {
   std::shared_ptr<LeafGradients> gradients_ PSD_GUARDED_BY(mutex_) =
       std::make_shared<LeafGradients>();
   bool gradients_shared_ PSD_GUARDED_BY(mutex_) = false;
-  bool handed_over_ PSD_GUARDED_BY(mutex_) = false;
+  absl::flat_hash_set<GlobalId> handed_over_ PSD_GUARDED_BY(mutex_);  // the keys of leaves
 };
 
 using ContextPtr = std::shared_ptr<ContextState>;

@@ -1,146 +1,33 @@
 // Trainers of two hosts: each host adds up its gradients, and one of its trainers pushes for all.
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "client/collectives/group.h"
 #include "client/ddp/hierarchical_push.h"
+#include "client/ddp/uneven_inputs.h"
 #include "client/psd.h"
-#include "client/runtime_of.h"
 #include "core/base/status.h"
-#include "core/carrier/carrier.h"
-#include "core/carrier/grpc/grpc_factory.h"
-#include "core/rpc/rpc_agent.h"
-#include "core/runtime/runtime.h"
-#include "core/services/status/status_service.h"
 #include "core/tensor/ops/elementwise.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/client/collectives/group_world.h"
+#include "tests/client/ddp/hierarchical_world.h"
 #include "tests/client/ddp/replica_world.h"
 #include "tests/client/test_world.h"
-#include "tests/core/picky_carrier.h"
 
 namespace psd {
 namespace {
 
 using ::testing::Each;
 using ::testing::HasSubstr;
-
-// The gradients that an owner has received.
-struct Traffic {
-  std::atomic<size_t> bytes{0};
-  std::atomic<bool> mute{false};        // while true, the owner answers nobody
-  std::atomic<bool> mute_steps{false};  // the next step that arrives sets `mute`
-};
-
-bool IsOf(const carrier::Message& message, const std::string& method) {
-  return message.header.find(method) != std::string::npos;
-}
-
-worker::RuntimeOptions Counting(Traffic& traffic) {
-  testing::PickyRules rules;
-  rules.loses = [&traffic](const carrier::Message& message) {
-    if (IsOf(message, "gradient.push") || IsOf(message, "autograd.gradient"))
-      traffic.bytes += message.TotalBytes();
-    if (IsOf(message, "optimizer.step") && traffic.mute_steps.exchange(false)) traffic.mute = true;
-    return false;
-  };
-  rules.refuses = [&traffic](const carrier::Message&) -> absl::Status {
-    return traffic.mute ? absl::UnavailableError("the owner is mute") : absl::OkStatus();
-  };
-  worker::RuntimeOptions options;
-  options.session.lease = absl::Seconds(3);
-  options.carrier =
-      std::make_shared<testing::PickyCarrier>(Must(carrier::NewGrpcCarrier({})), rules);
-  return options;
-}
-
-// Trainers t0, t1, … of hosts with two trainers each. Parameter "b" is on owner0, which is also the
-// registrar, and "w" on owner1.
-class HierarchicalPushTest : public ::testing::Test {
- protected:
-  void Start(int trainers) {
-    for (int i = 0; i < trainers; ++i) {
-      WorkerOptions options = world_.Options(absl::StrCat("t", i));
-      options.owners.push_back(owner1_.address());
-      world_.workers.push_back(Must(Worker::Start(std::move(options))));
-    }
-    MakeParameter(*world_.workers[0], "owner0", "b", Wavy({5}, 1));
-    MakeParameter(*world_.workers[0], "owner1", "w", Wavy({100, 100}, 2));
-    groups_.resize(trainers);
-    InParallel(trainers, [&](int i) {
-      GroupOptions host;
-      host.members = {absl::StrCat("t", i / 2 * 2), absl::StrCat("t", i / 2 * 2 + 1)};
-      groups_[i] = Must(Group::Join(*world_.workers[i], absl::StrCat("host", i / 2), host));
-    });
-  }
-  Worker& worker(int i) { return *world_.workers[i]; }
-  std::vector<RRef> Parameters(int i, const std::vector<std::string>& names) {
-    std::vector<RRef> parameters;
-    for (const std::string& name : names)
-      parameters.push_back(Must(worker(i).Lookup(name == "b" ? "owner0" : "owner1", name)));
-    return parameters;
-  }
-  std::vector<float> Read(const std::string& name) {
-    return psd::Read(worker(1), Parameters(1, {name})[0]);
-  }
-  // Trainer i's handles.
-  struct Handles {
-    std::unique_ptr<DistributedOptimizer> optimizer;
-    std::unique_ptr<HierarchicalPush> push;
-  };
-  Handles Make(int i, uint32_t trainers, const std::vector<std::string>& names, const Sgd& sgd,
-               UpdateMode::Reduction reduction = UpdateMode::Reduction::kSum) {
-    OptimizerSettings settings;
-    settings.mode = UpdateMode::Synchronous(trainers, reduction);
-    const std::vector<RRef> parameters = Parameters(i, names);
-    Handles handles;
-    handles.optimizer =
-        Must(DistributedOptimizer::Create(worker(i), "main", sgd, parameters, settings));
-    handles.push =
-        Must(HierarchicalPush::Create(worker(i), groups_[i], *handles.optimizer, parameters));
-    return handles;
-  }
-  // Creates it again with the trainer's present group.
-  void Recreate(int i, Handles& handles, const std::vector<std::string>& names) {
-    handles.push = Must(
-        HierarchicalPush::Create(worker(i), groups_[i], *handles.optimizer, Parameters(i, names)));
-  }
-  // A context in which the gradients of trainer i are `gradients`; undefined ones are missing.
-  Context WithGradients(int i, HierarchicalPush& push, const std::vector<Tensor>& gradients) {
-    Context context = Must(worker(i).NewContext());
-    const std::vector<Variable> variables = Must(push.Variables(context));
-    for (size_t p = 0; p < gradients.size(); ++p) {
-      if (!gradients[p].defined()) continue;
-      const absl::Status done = context.Backward({Sum(Mul(variables[p], Variable(gradients[p])))});
-      EXPECT_TRUE(done.ok()) << done;
-    }
-    return context;
-  }
-  void Kill(int i) { RuntimeOf(worker(i)).agent().Shutdown(absl::ZeroDuration()); }
-  // Returns when `steps` steps wait on owner1.
-  void AwaitWaiting(uint64_t steps) {
-    for (;;) {
-      const auto status = owner1_.runtime().status().Collect({});
-      if (status.optimizers_size() > 0 && status.optimizers(0).waiting() == steps) return;
-      std::this_thread::yield();
-    }
-  }
-
-  Traffic traffic_;
-  TestOwner owner1_{"owner1", Counting(traffic_)};
-  GroupWorld world_{0};
-  std::vector<std::shared_ptr<Group>> groups_;
-};
 
 Sgd WithMomentum() {
   Sgd sgd;
@@ -151,15 +38,6 @@ Sgd WithMomentum() {
 
 Tensor Plus(const Tensor& a, const Tensor& b) {
   return Must(ops::Add(a, b));
-}
-
-std::string Culprit(const absl::Status& status) {
-  const auto detail = GetDetail(status);
-  return detail.has_value() ? detail->worker : "";
-}
-bool FateUnknown(const absl::Status& status) {
-  const auto detail = GetDetail(status);
-  return detail.has_value() && detail->fate_unknown;
 }
 
 TEST_F(HierarchicalPushTest, DDP_32_AStepHasTheBitsOfSumsInGroups) {
@@ -234,113 +112,7 @@ TEST_F(HierarchicalPushTest, DDP_32_AnOwnerReceivesAKthOfTheGradients) {
 }
 
 // The round waits for the other host when the pusher dies.
-TEST_F(HierarchicalPushTest, DDP_32_APusherThatDiesInARoundIsReplacedAndItsStepIsNotApplied) {
-  constexpr int kTrainers = 4;
-  Start(kTrainers);
-  Sgd sgd;
-  sgd.lr = 1;
-  std::vector<Handles> all(kTrainers);
-  InParallel(kTrainers, [&](int i) { all[i] = Make(i, kTrainers, {"w"}, sgd); });
-  const auto step = [&](int i, double value) {
-    const Context context =
-        WithGradients(i, *all[i].push, {Must(Tensor::Full({100, 100}, DType::kF32, value))});
-    return all[i].push->Step(context);
-  };
-  const std::vector<float> initial = Read("w");
-  InParallel(kTrainers, [&](int i) { EXPECT_TRUE(step(i, 1).ok()); });  // all seats are taken
-  InParallel(3, [&](int i) {
-    if (i < 2) {
-      const absl::Status failed = step(i, 1000);
-      EXPECT_FALSE(failed.ok());
-      if (i == 0) return;
-      EXPECT_EQ(Culprit(failed), "t0") << failed;
-      EXPECT_TRUE(FateUnknown(failed)) << failed;
-    } else {
-      AwaitWaiting(1);
-      Kill(0);
-    }
-  });
-  groups_[1] = Must(groups_[1]->Rebuild(worker(1)));
-  EXPECT_EQ(groups_[1]->size(), 1);
-  Recreate(1, all[1], {"w"});
-  InParallel(kTrainers, [&](int i) {
-    if (i == 0) return;
-    const absl::Status stepped = step(i, 2);
-    EXPECT_TRUE(stepped.ok()) << stepped;
-  });
-  std::vector<float> change = Read("w");
-  for (size_t i = 0; i < change.size(); ++i) change[i] -= initial[i];
-  EXPECT_THAT(change, Each(::testing::FloatNear(-4 - 3 * 2, 1e-4)));
-}
-
 // The owner has applied the step, and its answer does not reach the pusher.
-TEST_F(HierarchicalPushTest, DDP_32_AStepWhosePusherDiedBeforeItToldTheOthersCountsOnce) {
-  Start(2);
-  Sgd sgd;
-  sgd.lr = 1;
-  std::vector<Handles> all(2);
-  InParallel(2, [&](int i) { all[i] = Make(i, 2, {"w"}, sgd); });
-  const std::vector<float> initial = Read("w");
-  std::vector<Context> contexts;
-  for (int i : {0, 1}) {
-    contexts.push_back(
-        WithGradients(i, *all[i].push, {Must(Tensor::Full({100, 100}, DType::kF32, 1))}));
-  }
-  traffic_.mute_steps = true;
-  InParallel(3, [&](int i) {
-    if (i < 2) {
-      const absl::Status failed = all[i].push->Step(contexts[i]);
-      EXPECT_FALSE(failed.ok());
-      if (i == 0) return;
-      EXPECT_EQ(Culprit(failed), "t0") << failed;
-      EXPECT_TRUE(FateUnknown(failed)) << failed;
-    } else {
-      const auto applied = [&] {
-        const auto status = owner1_.runtime().status().Collect({});
-        return status.optimizers_size() > 0 && status.optimizers(0).steps() == 1;
-      };
-      while (!applied()) std::this_thread::yield();
-      Kill(0);
-      traffic_.mute = false;
-    }
-  });
-  groups_[1] = Must(groups_[1]->Rebuild(worker(1)));
-  Recreate(1, all[1], {"w"});
-  EXPECT_EQ(all[1].push->Step(contexts[1]).code(), absl::StatusCode::kFailedPrecondition)
-      << "its gradients are in the step of the trainer that died";
-  const absl::Status stepped = all[1].push->Step(
-      WithGradients(1, *all[1].push, {Must(Tensor::Full({100, 100}, DType::kF32, 10))}));
-  EXPECT_TRUE(stepped.ok()) << stepped;
-  std::vector<float> change = Read("w");
-  for (size_t i = 0; i < change.size(); ++i) change[i] -= initial[i];
-  EXPECT_THAT(change, Each(::testing::FloatNear(-2 - 10, 1e-4)));
-}
-
-TEST_F(HierarchicalPushTest, DDP_32_ARankThatDiedIsNamedAndThePusherGoesOnForTheOthers) {
-  Start(2);
-  Sgd sgd;
-  sgd.lr = 1;
-  std::vector<Handles> all(2);
-  InParallel(2, [&](int i) { all[i] = Make(i, 2, {"b"}, sgd); });
-  const auto step = [&](int i, double value) {
-    return all[i].push->Step(
-        WithGradients(i, *all[i].push, {Must(Tensor::Full({5}, DType::kF32, value))}));
-  };
-  const std::vector<float> initial = psd::Read(worker(0), Parameters(0, {"b"})[0]);
-  InParallel(2, [&](int i) { EXPECT_TRUE(step(i, 1).ok()); });
-  Kill(1);
-  const absl::Status failed = step(0, 1000);
-  EXPECT_EQ(Culprit(failed), "t1") << failed;
-  EXPECT_FALSE(FateUnknown(failed)) << failed;
-  groups_[0] = Must(groups_[0]->Rebuild(worker(0)));
-  Recreate(0, all[0], {"b"});
-  const absl::Status stepped = step(0, 10);
-  EXPECT_TRUE(stepped.ok()) << stepped;
-  std::vector<float> change = psd::Read(worker(0), Parameters(0, {"b"})[0]);
-  for (size_t i = 0; i < change.size(); ++i) change[i] -= initial[i];
-  EXPECT_THAT(change, Each(::testing::FloatNear(-2 - 10, 1e-4)));
-}
-
 TEST_F(HierarchicalPushTest, DDP_32_AContextIsSteppedOnce) {
   Start(2);
   InParallel(2, [&](int i) {
@@ -448,6 +220,96 @@ TEST_F(HierarchicalPushTest, DDP_32_MistakesInItsParametersAreNamed) {
       HierarchicalPush::Create(worker(0), groups_[0], *optimizer, {table}).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("tables need an optimizer of their own"));
+}
+
+// Only a lack of seats is waited for.
+TEST_F(HierarchicalPushTest, DDP_32_AStepForWhichAnOwnerHasNoRoomIsNotRepeated) {
+  Start(2);
+  std::vector<absl::Status> statuses(2);
+  traffic_.no_room = true;
+  InParallel(2, [&](int i) {
+    Handles handles = Make(i, 2, {"w"}, Sgd());
+    StepOptions hasty;
+    hasty.timeout = absl::Seconds(1);
+    statuses[i] = handles.push->Step(WithGradients(i, *handles.push, {Wavy({100, 100}, i)}), hasty);
+  });
+  EXPECT_EQ(statuses[0].code(), absl::StatusCode::kResourceExhausted) << statuses[0];
+  EXPECT_EQ(statuses[1].message(), statuses[0].message());
+  EXPECT_EQ(traffic_.refused_steps, 1);
+}
+
+TEST_F(HierarchicalPushTest, DDP_32_UnevenInputsStepWithOptions) {
+  scaling_ = LossScaling::Dynamic(8);
+  Start(2);
+  Sgd sgd;
+  sgd.lr = 1;
+  std::vector<Handles> all(2);
+  InParallel(2, [&](int i) { all[i] = Make(i, 2, {"b"}, sgd); });
+  const std::vector<float> initial = Read("b");
+  InParallel(2, [&](int i) {
+    HierarchicalPush& push = *all[i].push;
+    push.IterateWith([&push] {
+      StepOptions options;
+      options.loss_scale = push.LossScale();
+      options.clip_value = 1.5;
+      return options;
+    });
+    int inputs = i + 1;
+    const absl::Status done =
+        RunUneven(worker(i), {&push}, [&]() -> absl::StatusOr<std::optional<Context>> {
+          if (inputs-- == 0) return std::nullopt;
+          return WithGradients(i, push, {Must(Tensor::Full({5}, DType::kF32, push.LossScale()))});
+        });
+    EXPECT_TRUE(done.ok()) << done;
+  });
+  std::vector<float> change = Read("b");
+  for (size_t i = 0; i < change.size(); ++i) change[i] -= initial[i];
+  EXPECT_THAT(change, Each(::testing::FloatNear(-1.5 - 1, 1e-5)));
+}
+
+TEST_F(HierarchicalPushTest, DDP_32_OneContextFeedsPushesOfDifferentParameters) {
+  Start(2);
+  const uint64_t before = Must(worker(0).Pull(Parameters(0, {"w"})))[0].version;
+  InParallel(2, [&](int i) {
+    const Handles deep = Make(i, 2, {"b"}, WithMomentum()),
+                  wide = Make(i, 2, {"w"}, Sgd(), UpdateMode::Reduction::kSum, "wide");
+    Context context = Must(worker(i).NewContext());
+    int inputs = 1;
+    const absl::Status done = RunUneven(worker(i), {deep.push.get(), wide.push.get()},
+                                        [&]() -> absl::StatusOr<std::optional<Context>> {
+                                          if (inputs-- == 0) return std::nullopt;
+                                          const Variable b = Must(deep.push->Variables(context))[0];
+                                          const Variable w = Must(wide.push->Variables(context))[0];
+                                          PSD_RETURN_IF_ERROR(context.Backward({Sum(b), Sum(w)}));
+                                          return std::move(context);
+                                        });
+    EXPECT_TRUE(done.ok()) << done;
+  });
+  for (const PulledParameter& each : Must(worker(0).Pull(Parameters(0, {"b", "w"}))))
+    EXPECT_EQ(each.version, before + 1);
+}
+
+TEST_F(HierarchicalPushTest, DDP_32_AGradientOfAnotherShapeIsAnErrorOfItsRankAlone) {
+  Start(2);
+  InParallel(2, [&](int i) {
+    Handles handles = Make(i, 2, {"b"}, Sgd());
+    Context context = Must(worker(i).NewContext());
+    Variable leaf = Must(handles.push->Variables(context))[0];
+    if (i == 1) {
+      leaf =
+          Variable::Leaf(Must(Tensor::Zeros({4}, DType::kF32)), Parameters(1, {"b"})[0].value_id(),
+                         /*version=*/1);
+    }
+    ASSERT_TRUE(context.Backward({Sum(leaf)}).ok());
+    const absl::Status refused = handles.push->Step(context);
+    EXPECT_EQ(refused.code(),
+              i == 1 ? absl::StatusCode::kInvalidArgument : absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(refused.message()),
+                HasSubstr(i == 1 ? "has a gradient" : "rank 1 (t1)"));
+    EXPECT_TRUE(groups_[i]->status().ok());
+    const absl::Status next = handles.push->Step(WithGradients(i, *handles.push, {Wavy({5}, i)}));
+    EXPECT_TRUE(next.ok()) << next;
+  });
 }
 
 }  // namespace
