@@ -65,6 +65,36 @@ TEST_F(ModesTest, DDP_32_AStepForSeveralSeatsCountsAsTheStepsOfSeveralTrainers) 
   }
 }
 
+// A handle that did not take the last step does not know that the scale has changed since.
+TEST_F(ModesTest, DDP_32_ATrainerWithAFormerLossScaleLearnsThePresentOneFromARefusal) {
+  OptimizerSettings settings;
+  settings.mode = UpdateMode::Synchronous(2, UpdateMode::Reduction::kSum);
+  settings.loss_scaling = LossScaling::Dynamic(8);
+  auto old = Shared(*trainer_, settings), mine = Shared(*trainer_, settings),
+       theirs = Shared(*other_, settings);
+  const auto scaled = [](double scale) {
+    StepOptions options;
+    options.loss_scale = scale;
+    return options;
+  };
+  auto a = StepAsync(*trainer_, *mine, INFINITY, 8, scaled(8)),
+       b = StepAsync(*other_, *theirs, 8, 8, scaled(8));
+  ASSERT_TRUE(a.get().skipped);
+  ASSERT_TRUE(b.get().skipped);
+  b = StepAsync(*other_, *theirs, 4, 4, scaled(theirs->LossScale()));
+  AwaitWaiting(1);
+  const double former = old->LossScale();
+  EXPECT_EQ(former, 8);
+  const absl::Status refused =
+      StepAsync(*trainer_, *old, former, former, scaled(former)).get().status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition) << refused;
+  EXPECT_EQ(old->LossScale(), 4);
+  a = StepAsync(*trainer_, *old, 4, 4, scaled(old->LossScale()));
+  EXPECT_TRUE(a.get().status().ok());
+  EXPECT_TRUE(b.get().status().ok());
+  EXPECT_EQ(First(w_), 8);
+}
+
 TEST_F(ModesTest, DDP_32_TooManySeatsAreAClearError) {
   OptimizerSettings settings;
   settings.mode = UpdateMode::Synchronous(2);
@@ -78,6 +108,12 @@ TEST_F(ModesTest, DDP_32_TooManySeatsAreAClearError) {
   }
   seats.seats = 2;
   EXPECT_EQ(asynchronous->Step(context, seats).code(), absl::StatusCode::kInvalidArgument);
+  OptimizerSettings alone;
+  alone.mode = UpdateMode::Synchronous(1);
+  const auto single = Must(DistributedOptimizer::Create(*trainer_, "alone", kSgd1, {b_}, alone));
+  const absl::Status too_many = single->Step(context, seats);
+  EXPECT_NE(too_many.message().find("from 1 to 1, the number of its trainers"), std::string::npos)
+      << too_many;
   auto one = StepAsync(*other_, *theirs, 1, 1);
   AwaitWaiting(1);
   const absl::Status refused = mine->Step(context, seats);

@@ -14,6 +14,7 @@
 #include "client/ddp/hierarchical_push.h"
 #include "client/ddp/uneven_inputs.h"
 #include "client/psd.h"
+#include "core/autograd/sparse_leaf.h"
 #include "core/base/status.h"
 #include "core/tensor/ops/elementwise.h"
 #include "gmock/gmock.h"
@@ -134,9 +135,10 @@ TEST_F(HierarchicalPushTest, DDP_32_ASparseGradientOnOneRankIsRefusedOnAll) {
     Handles handles = Make(i, 2, {"rows"}, Sgd());
     Context context = Must(worker(i).NewContext());
     const Variable rows = Must(handles.push->Variables(context))[0];
-    const Variable loss =
-        i == 1 ? Sum(Embedding(rows, Tensor::Of<int64_t>({2}, {1, 3}))) : Sum(rows);
-    ASSERT_TRUE(context.Backward({loss}).ok());
+    const Variable some =
+        SparseLeaf({Parameters(i, {"rows"})[0].value_id(), {4, 2}, DType::kF32, 1},
+                   Tensor::Of<int64_t>({2}, {1, 3}), Wavy({2, 2}, 3));
+    ASSERT_TRUE(context.Backward({Sum(i == 1 ? some : rows)}).ok());
     const absl::Status refused = handles.push->Step(context);
     EXPECT_EQ(refused.code(),
               i == 1 ? absl::StatusCode::kInvalidArgument : absl::StatusCode::kFailedPrecondition);
