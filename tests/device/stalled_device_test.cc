@@ -121,13 +121,14 @@ TEST_F(StalledDeviceTest, AStepThatWaitedForOtherTrainersWaitsElsewhere) {
   OptimizerSettings together;
   together.mode = UpdateMode::Synchronous(2);
   auto other = StartTrainer("other", {host_.owner().address()});
+  const RRef others_handle = Must(other->Lookup("owner", "w"));
   auto first =
       Must(DistributedOptimizer::Create(*trainer_, "main", Sgd{0.5}, {on_device_}, together));
   auto second =
-      Must(DistributedOptimizer::Create(*other, "main", Sgd{0.5}, {on_device_}, together));
+      Must(DistributedOptimizer::Create(*other, "main", Sgd{0.5}, {others_handle}, together));
   const Context context = WithGradient(on_device_);
   Context others = Must(other->NewContext());
-  ASSERT_TRUE(others.Backward({Sum(Must(other->ToHere({on_device_}, others))[0])}).ok());
+  ASSERT_TRUE(others.Backward({Sum(Must(other->ToHere({others_handle}, others))[0])}).ok());
   ExpectOthersAreServed([&] {
     absl::Status second_stepped;
     std::thread second_trainer([&] { second_stepped = second->Step(others); });
