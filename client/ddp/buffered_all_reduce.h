@@ -26,11 +26,11 @@ namespace psd {
 struct BufferedOptions {
   // The size of a buffer in elements. Larger buffers need fewer calls and more memory.
   int64_t buffer_elements = int64_t{1} << 28;
-  // If true, buffers are reduced in the order of their first parameters, from the last to the first.
-  // A backward completes the gradients of a model's last parameters first, and
-  // BufferedDataParallel::Backward sends each buffer as soon as its gradients are complete. The results have the same bits. A buffer should
-  // then be much smaller than the model, for example 1 << 20 elements: the last one to be sent has
-  // no backward left beside it.
+  // If true, buffers are reduced in the order of their first parameters, from the last to the
+  // first. A backward completes the gradients of a model's last parameters first, and
+  // BufferedDataParallel::Backward sends each buffer as soon as its gradients are complete. The
+  // results have the same bits. A buffer should then be much smaller than the model, for example
+  // 1 << 20 elements: the last one to be sent has no backward left beside it.
   bool overlap = false;
 };
 
