@@ -88,7 +88,8 @@ TEST(StreamPoolTest, PartsNeverOverlapAndEveryWaitIsAskedFor) {
     StreamPool pool(kBytes);
     std::mt19937 random(seed);
     std::map<size_t, size_t> taken;
-    // For each byte, the latest point of each stream that used it.
+    // For each byte, the points with which it was given back last. They are behind all earlier use,
+    // which the taker's stream has waited for.
     std::vector<std::map<uint32_t, uint64_t>> used(kBytes);
     std::map<uint32_t, uint64_t> passed;
     uint64_t position = 0;
@@ -100,7 +101,7 @@ TEST(StreamPoolTest, PartsNeverOverlapAndEveryWaitIsAskedFor) {
       } else if (!taken.empty() && random() % 2 == 0) {
         const auto given = std::next(taken.begin(), random() % taken.size());
         const StreamPoint point{stream, ++position};
-        for (size_t i = 0; i < given->second; ++i) used[given->first + i][stream] = position;
+        for (size_t i = 0; i < given->second; ++i) used[given->first + i] = {{stream, position}};
         pool.Give(given->first, {point});
         taken.erase(given);
       } else {
