@@ -154,7 +154,12 @@ TEST_F(SlowLinksTest, DDP_30_AMissedDeadlineReachesEveryRankBehindADelay) {
   CollectiveOptions soon;
   soon.timeout = kOneWay / 3;
   OnAll([&](int rank, Group& group) { return rank == 2 ? absl::OkStatus() : group.Barrier(soon); });
-  for (const absl::Status& status : OnAll([](int, Group& group) { return group.Barrier(); })) {
+  const auto next = [](int rank, Group& group) {
+    // The call that the late rank makes now may complete there, as the others have made it.
+    if (rank == 2) group.Barrier().IgnoreError();
+    return group.Barrier();
+  };
+  for (const absl::Status& status : OnAll(next)) {
     EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
     EXPECT_THAT(
         std::string(status.message()),
