@@ -105,7 +105,7 @@ TEST(TurnsTest, AMessageOfLeavingIsSentUntilItArrives) {
   ASSERT_TRUE(first.Wait().ok()) << first.Wait().status();
   ASSERT_TRUE(second.Wait().ok());
   EXPECT_EQ(first.Wait()->round.members.size(), 2u);
-  leaver->optimizer_service().Leave(mine);
+  leaver->optimizer_service().Leave(mine, /*stays=*/false);
   const auto alone = turn(*next, theirs).Wait();
   ASSERT_TRUE(alone.ok()) << alone.status();
   EXPECT_EQ(alone->round.members.size(), 1u);
