@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/device.h"
 #include "core/base/memory_place.h"
 #include "core/base/remedy.h"
 #include "core/base/status.h"
