@@ -141,7 +141,7 @@ absl::Status Runtime::Assemble() {
   programs_ = std::make_unique<program::ProgramCache>(options_.program_cache_entries, pool.memory);
   values_ = std::make_unique<services::ValueService>(services::ValueService::Uses{
       *agent_, *store_, *changes_, *rrefs_, *creations_, *autograd_, *exchange_,
-      *options_.operators, options_.program_limits, continuations_});
+      *options_.operators, options_.program_limits, *executor_, continuations_});
   function_host_ = std::make_shared<RuntimeFunctionHost>(*this, agent_->self());
   calls_ = std::make_unique<services::CallService>(services::CallService::Uses{
       *agent_, *store_, *rrefs_, *creations_, *exchange_, *options_.operators,

@@ -71,12 +71,27 @@ absl::StatusOr<MemoryCharge> ChargeFor(const Entry& entry, MemoryAccount& memory
   return rest;
 }
 
+bool IsOnDevice(const Value& value) {
+  if (const std::shared_ptr<Rows> rows = AsRows(value); rows != nullptr)
+    return rows->device() != nullptr;
+  bool found = false;
+  value
+      .ForEachTensor([&found](const Tensor& tensor) {
+        found |= tensor.defined() && !tensor.OnHost();
+        return absl::OkStatus();
+      })
+      .IgnoreError();
+  return found;
+}
+
 EntryGroupPtr NewGroup(std::vector<EntryPtr> entries, uint64_t number) {
   auto group = std::make_shared<EntryGroup>();
   group->entries = std::move(entries);
   group->parameters.reserve(group->entries.size());
-  for (const EntryPtr& entry : group->entries)
+  for (const EntryPtr& entry : group->entries) {
     if (entry->parameter != nullptr) group->parameters.push_back(entry->parameter.get());
+    group->on_device |= entry->on_device;
+  }
   if (group->parameters.size() < group->entries.size()) group->parameters.clear();
   group->keeper = Parameter::Keep(group->parameters);
   group->number = number;
@@ -154,6 +169,7 @@ absl::StatusOr<std::shared_ptr<Entry>> Store::NewEntry(
                         "leave out the device");
     }
     entry->value = std::move(value);
+    entry->on_device = IsOnDevice(entry->value);
     absl::StatusOr<MemoryCharge> charge = ChargeFor(*entry, *options_.memory);
     if (!charge.ok()) return Annotate(charge.status(), entry->Label());
     entry->charge = *std::move(charge);
@@ -166,6 +182,7 @@ absl::StatusOr<std::shared_ptr<Entry>> Store::NewEntry(
       Parameter::Create(id, *tensor, requires_grad, place, versions_);
   if (!parameter.ok()) return Annotate(parameter.status(), entry->Label());
   entry->parameter = *std::move(parameter);
+  entry->on_device = entry->parameter->device() != nullptr;
   return entry;
 }
 

@@ -39,6 +39,7 @@ struct Entry {
   std::string name;                      // empty: anonymous
   MemoryCharge charge;                   // for this and `value`; a parameter has charges of its own
   Value value;                           // empty if `parameter` is set
+  bool on_device = false;  // whether elements are on a device, so that reading them waits for it
 
   // Returns the value. A parameter is pinned; it becomes a leaf with its id and version if it
   // requires grad.
@@ -61,6 +62,7 @@ struct EntryGroup {
   // The parameters of the entries if all of them are parameters; otherwise empty.
   std::vector<Parameter*> parameters;
   std::shared_ptr<const void> keeper;  // keeps `parameters` alive, see Parameter::Keep
+  bool on_device = false;              // whether any of the entries is on a device
   // Identifies a group that the store remembers; 0 for a group that it does not.
   uint64_t number = 0;
 };

@@ -1,29 +1,33 @@
 #pragma once
 
-// An owner with a device whose memory the host cannot read.
+// An owner with an emulated device, whose memory the host cannot read.
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
 
 #include "core/base/memory_budget.h"
+#include "core/device/emulated/emulated_device.h"
 #include "core/runtime/runtime.h"
 #include "core/store/store.h"
 #include "tests/client/test_world.h"
-#include "tests/device/apart_device.h"
+#include "tests/device/test_device.h"
 
 namespace psd {
 
-// Its device is called "apart:0".
+// Its device is called "emu:0" (tests/device/test_device.h).
 class DeviceOwner {
  public:
   static constexpr size_t kBudgetBytes = size_t{1} << 20;  // of the device
 
-  explicit DeviceOwner(const std::string& name, worker::RuntimeOptions options = {})
-      : owner_(name, WithDevice(*this, std::move(options))) {}
+  explicit DeviceOwner(const std::string& name, worker::RuntimeOptions options = {},
+                       uint64_t seed = 0)
+      : device_(testing::NewTestDevice(seed)),
+        owner_(name, WithDevice(*this, std::move(options))) {}
 
   TestOwner& owner() { return owner_; }
-  testing::ApartDevice& device() { return *device_; }
+  EmulatedDevice& device() { return *device_; }
   MemoryAccount& memory() { return *memory_; }
 
  private:
@@ -32,7 +36,7 @@ class DeviceOwner {
     return options;
   }
 
-  const std::shared_ptr<testing::ApartDevice> device_ = testing::ApartDevice::Create("apart:0");
+  const std::shared_ptr<EmulatedDevice> device_;
   const std::shared_ptr<MemoryAccount> memory_ =
       MemoryAccount::Create(kBudgetBytes, std::shared_ptr<Allocator>(device_, &device_->memory()));
   TestOwner owner_;

@@ -1,10 +1,13 @@
-// Tensors and operators on a device whose memory the host cannot read.
+// Tensors and operators on an emulated device. The tests run with several seeds, which decide in
+// which order the device works.
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "core/base/device.h"
+#include "core/device/emulated/emulated_device.h"
 #include "core/tensor/ops/cast.h"
 #include "core/tensor/ops/elementwise.h"
 #include "core/tensor/ops/gather.h"
@@ -15,12 +18,12 @@
 #include "core/tensor/tensor.h"
 #include "gtest/gtest.h"
 #include "tests/core/tensor/compare.h"
-#include "tests/device/apart_device.h"
+#include "tests/device/test_device.h"
 
 namespace psd {
 namespace {
 
-class DeviceTensorTest : public ::testing::Test {
+class DeviceTensorTest : public ::testing::TestWithParam<uint64_t> {
  protected:
   Tensor There(const Tensor& x) { return *x.Clone(&device_->memory()); }
   static Tensor Row(std::vector<float> values) {
@@ -28,8 +31,13 @@ class DeviceTensorTest : public ::testing::Test {
     return Tensor::Of<float>(shape, std::move(values));
   }
 
-  const std::shared_ptr<testing::ApartDevice> device_ = testing::ApartDevice::Create("apart:0");
+  // The first one is device_; the other one is for mixing devices.
+  const std::vector<std::shared_ptr<EmulatedDevice>> devices_ =
+      testing::NewTestDevices(2, GetParam());
+  const std::shared_ptr<EmulatedDevice> device_ = devices_[0];
 };
+
+INSTANTIATE_TEST_SUITE_P(Seeds, DeviceTensorTest, ::testing::Values(0, 1));
 
 void ExpectHas(const absl::Status& status, absl::StatusCode code,
                const std::vector<std::string>& parts) {
@@ -38,7 +46,7 @@ void ExpectHas(const absl::Status& status, absl::StatusCode code,
     EXPECT_NE(status.message().find(part), std::string::npos) << part << " in " << status;
 }
 
-TEST_F(DeviceTensorTest, KeepsItsPlaceThroughViewsBuffersAndBack) {
+TEST_P(DeviceTensorTest, KeepsItsPlaceThroughViewsBuffersAndBack) {
   const Tensor there = There(*ops::Reshape(Row({1, 2, 3, 4, 5, 6}), {2, 3}));
   EXPECT_FALSE(there.OnHost());
   EXPECT_EQ(there.device(), device_.get());
@@ -52,7 +60,7 @@ TEST_F(DeviceTensorTest, KeepsItsPlaceThroughViewsBuffersAndBack) {
   EXPECT_TRUE(ops::Equal(*view.ToHost(), *ops::Slice(*there.ToHost(), 1, 1, 3)));
 }
 
-TEST_F(DeviceTensorTest, MemoryGoesBackWithTheLastHandle) {
+TEST_P(DeviceTensorTest, MemoryGoesBackWithTheLastHandle) {
   EXPECT_EQ(device_->used_bytes(), 0u);
   {
     const Tensor there = There(Row({1, 2, 3}));
@@ -62,10 +70,10 @@ TEST_F(DeviceTensorTest, MemoryGoesBackWithTheLastHandle) {
   EXPECT_EQ(device_->used_bytes(), 0u);
 }
 
-TEST_F(DeviceTensorTest, ElementwiseOperatorsRunThere) {
+TEST_P(DeviceTensorTest, ElementwiseOperatorsRunThere) {
   const Tensor a = *ops::Reshape(Row({1, -2, 3, -4, 5, -6}), {2, 3});
   const Tensor b = Row({10, 20, 30});
-  const int before = device_->kernels_run();
+  const size_t before = device_->kernels_launched();
   const std::vector<std::pair<absl::StatusOr<Tensor>, absl::StatusOr<Tensor>>> pairs = {
       {ops::Add(There(a), There(a)), ops::Add(a, a)},
       {ops::Add(There(a), There(b)), ops::Add(a, b)},
@@ -78,7 +86,7 @@ TEST_F(DeviceTensorTest, ElementwiseOperatorsRunThere) {
       {ops::ReluGradient(There(a), There(a)), ops::ReluGradient(a, a)},
       {ops::Cast(There(a), DType::kF64), ops::Cast(a, DType::kF64)},
   };
-  EXPECT_GT(device_->kernels_run(), before);
+  EXPECT_GT(device_->kernels_launched(), before);
   for (size_t i = 0; i < pairs.size(); ++i) {
     ASSERT_TRUE(pairs[i].first.ok()) << i << ": " << pairs[i].first.status();
     EXPECT_EQ(pairs[i].first->device(), device_.get()) << i;
@@ -86,7 +94,7 @@ TEST_F(DeviceTensorTest, ElementwiseOperatorsRunThere) {
   }
 }
 
-TEST_F(DeviceTensorTest, ReductionsAndRowsRunThere) {
+TEST_P(DeviceTensorTest, ReductionsAndRowsRunThere) {
   const Tensor a = *ops::Reshape(Row({1, -2, 3, -4, 5, -6}), {2, 3});
   const Tensor ids = Tensor::Of<int64_t>({3}, {1, 0, 1});
   const std::vector<std::pair<absl::StatusOr<Tensor>, absl::StatusOr<Tensor>>> pairs = {
@@ -106,7 +114,7 @@ TEST_F(DeviceTensorTest, ReductionsAndRowsRunThere) {
 }
 
 // The operators that this device does not have, each with its error.
-TEST_F(DeviceTensorTest, AnOperatorWithoutAKernelThereNamesBoth) {
+TEST_P(DeviceTensorTest, AnOperatorWithoutAKernelThereNamesBoth) {
   const Tensor a = There(*Tensor::Full({2, 2}, DType::kF32, 3));
   const Tensor labels = Tensor::Of<int64_t>({2}, {0, 1});
   const std::vector<std::pair<std::string, absl::Status>> refused = {
@@ -129,35 +137,36 @@ TEST_F(DeviceTensorTest, AnOperatorWithoutAKernelThereNamesBoth) {
       {"Matmul", ops::Linear(a, a, Tensor()).status()},
   };
   for (const auto& [name, status] : refused)
-    ExpectHas(status, absl::StatusCode::kUnimplemented, {name, "apart:0"});
+    ExpectHas(status, absl::StatusCode::kUnimplemented, {name, "emu:0"});
 }
 
-TEST_F(DeviceTensorTest, MixingDevicesIsAnErrorThatNamesBoth) {
-  const auto other = testing::ApartDevice::Create("apart:1");
+TEST_P(DeviceTensorTest, MixingDevicesIsAnErrorThatNamesBoth) {
+  const std::shared_ptr<EmulatedDevice>& other = devices_[1];
   const Tensor here = Row({1, 2});
   const Tensor there = There(here);
   const Tensor far = *here.Clone(&other->memory());
   const auto code = absl::StatusCode::kInvalidArgument;
-  ExpectHas(ops::Add(here, there).status(), code, {"Add", "cpu", "apart:0"});
-  ExpectHas(ops::Mul(there, far).status(), code, {"Mul", "apart:0", "apart:1"});
-  ExpectHas(ops::Concat({there, here}, 0).status(), code, {"Concat", "cpu", "apart:0"});
-  ExpectHas(ops::Matmul(here, there).status(), code, {"Matmul", "cpu", "apart:0"});
+  ExpectHas(ops::Add(here, there).status(), code, {"Add", "cpu", "emu:0"});
+  ExpectHas(ops::Mul(there, far).status(), code, {"Mul", "emu:0", "emu:1"});
+  ExpectHas(ops::Concat({there, here}, 0).status(), code, {"Concat", "cpu", "emu:0"});
+  ExpectHas(ops::Matmul(here, there).status(), code, {"Matmul", "cpu", "emu:0"});
   EXPECT_TRUE(ops::Equal(*there.Clone(&other->memory()), far));  // an explicit copy
 }
 
-TEST_F(DeviceTensorTest, AFullDeviceSaysSo) {
+TEST_P(DeviceTensorTest, AFullDeviceSaysSo) {
   ExpectHas(Tensor::Zeros({1 << 24}, DType::kF32, &device_->memory()).status(),
-            absl::StatusCode::kResourceExhausted, {"apart:0", "67108864"});
+            absl::StatusCode::kResourceExhausted, {"emu:0", "67108864"});
 }
 
-TEST_F(DeviceTensorTest, ALostDeviceSaysSo) {
+TEST_P(DeviceTensorTest, ALostDeviceSaysSo) {
   const Tensor there = There(Row({1, 2}));
-  device_->Lose();
-  ExpectHas(there.ToHost().status(), absl::StatusCode::kUnavailable, {"apart:0"});
+  device_->Lose("it fell off the bus");
+  ExpectHas(there.ToHost().status(), absl::StatusCode::kUnavailable, {"emu:0"});
 }
 
 TEST(DeviceTensorDeathTest, TheHostCannotReadADevicesElements) {
-  const auto device = testing::ApartDevice::Create("apart:0");
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto device = testing::NewTestDevice(0);
   const Tensor there = *Tensor::Zeros({4}, DType::kF32, &device->memory());
   EXPECT_DEATH(there.data<float>(), "the host reads a tensor on a device");
   EXPECT_DEATH(
@@ -165,7 +174,7 @@ TEST(DeviceTensorDeathTest, TheHostCannotReadADevicesElements) {
         volatile auto byte = *there.address();
         (void)byte;
       },
-      "");
+      "emu:0: the host followed an address of the device's memory");
 }
 
 TEST(SegmentTest, ABufferSaysWhereItLiesInItsSegment) {

@@ -1,5 +1,5 @@
-// An owner that hosts parameters on a device whose memory the host cannot read, and a trainer that
-// uses them like any others.
+// An owner that hosts parameters on an emulated device, and a trainer that uses them like any
+// others. The tests run with several seeds, which decide in which order the device works.
 
 #include <memory>
 #include <string>
@@ -10,13 +10,13 @@
 #include "client/psd.h"
 #include "core/base/buffer.h"
 #include "core/base/status.h"
+#include "core/device/emulated/emulated_device.h"
 #include "core/runtime/runtime.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/client/test_world.h"
 #include "tests/core/checkpoint/fake_file_system.h"
 #include "tests/core/checkpoint/fake_root.h"
-#include "tests/device/apart_device.h"
 #include "tests/device/device_owner.h"
 
 namespace psd {
@@ -33,7 +33,7 @@ std::string Text(const absl::Status& status) {
 }
 
 // Takes all memory of the device, except one part of `room` bytes.
-std::vector<std::shared_ptr<Block>> FillExcept(testing::ApartDevice& device, size_t room) {
+std::vector<std::shared_ptr<Block>> FillExcept(EmulatedDevice& device, size_t room) {
   std::shared_ptr<Block> part;
   if (room > 0) part = Must(device.memory().Allocate(room));
   std::vector<std::shared_ptr<Block>> taken;
@@ -46,7 +46,7 @@ std::vector<std::shared_ptr<Block>> FillExcept(testing::ApartDevice& device, siz
   return taken;
 }
 
-class DeviceWorkerTest : public ::testing::Test {
+class DeviceWorkerTest : public ::testing::TestWithParam<uint64_t> {
  protected:
   static CreateOptions On(const std::string& device) {
     CreateOptions options;
@@ -59,7 +59,7 @@ class DeviceWorkerTest : public ::testing::Test {
     return trainer_->GetOrCreate("owner", name, Full(shape, 2), On(device));
   }
   RRef There(const std::string& name, const Shape& shape = {4}) {
-    return Must(Make(name, "apart:0", shape));
+    return Must(Make(name, "emu:0", shape));
   }
   // Makes a step for the loss sum(w * w * c) of every parameter.
   absl::Status Step(DistributedOptimizer& optimizer, const std::vector<RRef>& parameters, double c,
@@ -75,11 +75,13 @@ class DeviceWorkerTest : public ::testing::Test {
     EXPECT_THAT(Read(*trainer_, a), Pointwise(FloatNear(1e-5f), Read(*trainer_, b))) << label;
   }
 
-  DeviceOwner host_{"owner"};
+  DeviceOwner host_{"owner", {}, GetParam()};
   std::unique_ptr<Worker> trainer_ = StartTrainer("trainer", {host_.owner().address()});
 };
 
-TEST_F(DeviceWorkerTest, CreateFetchAssignAndDrop) {
+INSTANTIATE_TEST_SUITE_P(Seeds, DeviceWorkerTest, ::testing::Values(0, 1));
+
+TEST_P(DeviceWorkerTest, CreateFetchAssignAndDrop) {
   RRef w = There("w");
   EXPECT_GT(host_.memory().used_bytes(), 0u);
   EXPECT_THAT(Read(*trainer_, w), ElementsAre(2, 2, 2, 2));
@@ -87,11 +89,11 @@ TEST_F(DeviceWorkerTest, CreateFetchAssignAndDrop) {
   const auto pulled = Must(trainer_->Pull({w}));
   EXPECT_EQ(pulled[0].version, 2u);
   EXPECT_THAT(Elements(pulled[0].elements), ElementsAre(1, 2, 3, 4));
-  EXPECT_THAT(Must(trainer_->List("owner"))[0].kind, HasSubstr("on apart:0"));
+  EXPECT_THAT(Must(trainer_->List("owner"))[0].kind, HasSubstr("on emu:0"));
   ASSERT_TRUE(trainer_->Drop("owner", "w").ok());
 }
 
-TEST_F(DeviceWorkerTest, ValuesOfBothPlacesComeTogether) {
+TEST_P(DeviceWorkerTest, ValuesOfBothPlacesComeTogether) {
   const RRef w = There("w"), b = Must(Make("b", "cpu"));
   Must(trainer_->Assign(b, Tensor::Of<float>({4}, {5, 6, 7, 8})));
   const auto pulled = Must(trainer_->Pull({b, w}));
@@ -99,7 +101,7 @@ TEST_F(DeviceWorkerTest, ValuesOfBothPlacesComeTogether) {
   EXPECT_THAT(Elements(pulled[1].elements), ElementsAre(2, 2, 2, 2));
 }
 
-TEST_F(DeviceWorkerTest, StepsOfItsOptimizersEqualThoseOfTheCpu) {
+TEST_P(DeviceWorkerTest, StepsOfItsOptimizersEqualThoseOfTheCpu) {
   OptimizerSpec decayed{"sgd", {{"lr", 0.1}, {"weight_decay", 0.1}}};
   int number = 0;
   for (const OptimizerSpec& spec : {OptimizerSpec(Sgd{0.1}), decayed, OptimizerSpec(Adam{0.1})}) {
@@ -107,7 +109,7 @@ TEST_F(DeviceWorkerTest, StepsOfItsOptimizersEqualThoseOfTheCpu) {
     const RRef there = There(label), there2 = There("2" + label, {3, 5});
     const RRef here = Must(Make("cpu" + label, "cpu")),
                here2 = Must(Make("c2" + label, "", {3, 5}));
-    const int before = host_.device().kernels_run();
+    const size_t before = host_.device().kernels_launched();
     auto on_device = Must(DistributedOptimizer::Create(*trainer_, spec, {there, there2}));
     auto on_cpu = Must(DistributedOptimizer::Create(*trainer_, spec, {here, here2}));
     StepOptions clipped;
@@ -118,20 +120,20 @@ TEST_F(DeviceWorkerTest, StepsOfItsOptimizersEqualThoseOfTheCpu) {
       ASSERT_TRUE(Step(*on_device, {there, there2}, 0.5, options).ok());
       ASSERT_TRUE(Step(*on_cpu, {here, here2}, 0.5, options).ok());
     }
-    EXPECT_GT(host_.device().kernels_run(), before);
+    EXPECT_GT(host_.device().kernels_launched(), before);
     ExpectSame(there, here, label);
     ExpectSame(there2, here2, label);
   }
 }
 
-TEST_F(DeviceWorkerTest, OneOptimizerStepsParametersOfBothPlaces) {
+TEST_P(DeviceWorkerTest, OneOptimizerStepsParametersOfBothPlaces) {
   const RRef w = There("w"), b = Must(Make("b", "cpu"));
   auto optimizer = Must(DistributedOptimizer::Create(*trainer_, Adam{0.1}, {w, b}));
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(Step(*optimizer, {w, b}, 1).ok());
   ExpectSame(w, b, "adam");
 }
 
-TEST_F(DeviceWorkerTest, ProgramsRunWhereTheirValuesAre) {
+TEST_P(DeviceWorkerTest, ProgramsRunWhereTheirValuesAre) {
   const RRef w = There("w", {2, 3});
   ProgramBuilder builder;
   const auto in = builder.Input();
@@ -139,14 +141,14 @@ TEST_F(DeviceWorkerTest, ProgramsRunWhereTheirValuesAre) {
   const auto sum = builder.Call("sum", {builder.Call("relu", {builder.Call("add", {doubled, in})})},
                                 {{"axis", int64_t{1}}});
   const Function program = Must(builder.Build({sum}));
-  const int before = host_.device().kernels_run();
+  const size_t before = host_.device().kernels_launched();
   const Values results = Must(trainer_->RpcSync("owner", program, {w}));
-  EXPECT_EQ(host_.device().kernels_run(), before + 4);
+  EXPECT_EQ(host_.device().kernels_launched(), before + 4);
   EXPECT_THAT(Elements(results[0].As<Variable>()->tensor()), ElementsAre(24, 24));
 }
 
-TEST_F(DeviceWorkerTest, RowsThereEqualRowsOfTheCpu) {
-  CreateOptions there = On("apart:0"), here = On("cpu");
+TEST_P(DeviceWorkerTest, RowsThereEqualRowsOfTheCpu) {
+  CreateOptions there = On("emu:0"), here = On("cpu");
   there.rows = here.rows = true;
   const auto step = [&](DistributedOptimizer& optimizer, const RRef& table, int64_t more) {
     Context context = Must(trainer_->NewContext());
@@ -177,14 +179,14 @@ TEST_F(DeviceWorkerTest, RowsThereEqualRowsOfTheCpu) {
     Must(trainer_->Assign(far, elements));
     EXPECT_THAT(rows_of(far), ::testing::Each(5)) << name;
   }
-  EXPECT_THAT(Must(trainer_->List("owner", "sgd/there"))[0].kind, HasSubstr("on apart:0"));
+  EXPECT_THAT(Must(trainer_->List("owner", "sgd/there"))[0].kind, HasSubstr("on emu:0"));
 }
 
-TEST_F(DeviceWorkerTest, AProgramOverBothPlacesNamesThem) {
+TEST_P(DeviceWorkerTest, AProgramOverBothPlacesNamesThem) {
   const RRef w = There("w"), b = Must(Make("b", "cpu"));
   const auto mixed = trainer_->RpcSync("owner", Function::Operator("add", 2), {w, b}).status();
   EXPECT_EQ(mixed.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(Text(mixed), AllOf(HasSubstr("Add"), HasSubstr("apart:0"), HasSubstr("cpu")));
+  EXPECT_THAT(Text(mixed), AllOf(HasSubstr("Add"), HasSubstr("emu:0"), HasSubstr("cpu")));
 }
 
 class DeviceSaveTest : public ::testing::TestWithParam<bool> {};
@@ -200,7 +202,7 @@ TEST_P(DeviceSaveTest, SavesAndLoads) {
   auto trainer = StartTrainer("trainer", {host.owner().address()});
   CreateOptions on_device;
   on_device.requires_grad = true;
-  on_device.device = "apart:0";
+  on_device.device = "emu:0";
   const RRef w = Must(trainer->GetOrCreate("owner", "w", Uniform({40}, -1, 1, 7), on_device));
   auto optimizer = Must(DistributedOptimizer::Create(*trainer, "main", Adam{0.1}, {w}));
   const auto step = [&] {
@@ -227,41 +229,41 @@ TEST_P(DeviceSaveTest, SavesAndLoads) {
   optimizer = Must(DistributedOptimizer::Create(*trainer, "main", Adam{0.1}, {w}));
   step();  // needs the state too
   EXPECT_EQ(Read(*trainer, w), later);
-  EXPECT_THAT(Must(trainer->List("owner", "w"))[0].kind, HasSubstr("on apart:0"));
+  EXPECT_THAT(Must(trainer->List("owner", "w"))[0].kind, HasSubstr("on emu:0"));
 }
 
-TEST_F(DeviceWorkerTest, UnknownDevicesAndOtherDevicesAreRefused) {
+TEST_P(DeviceWorkerTest, UnknownDevicesAndOtherDevicesAreRefused) {
   const absl::Status unknown = Make("w", "cuda:7").status();
   EXPECT_EQ(unknown.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(Text(unknown), AllOf(HasSubstr("cuda:7"), HasSubstr("cpu, apart:0"), HasSubstr("w")));
+  EXPECT_THAT(Text(unknown), AllOf(HasSubstr("cuda:7"), HasSubstr("cpu, emu:0"), HasSubstr("w")));
   There("w");
   const absl::Status other = Make("w", "cpu").status();
   EXPECT_EQ(other.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(Text(other), HasSubstr("apart:0"));
+  EXPECT_THAT(Text(other), HasSubstr("emu:0"));
 }
 
 // The operations that this device does not have, each with its error.
-TEST_F(DeviceWorkerTest, WhatTheDeviceCannotDoNamesIt) {
+TEST_P(DeviceWorkerTest, WhatTheDeviceCannotDoNamesIt) {
   const RRef w = There("w", {4, 2});
   for (const char* type : {"adagrad", "adadelta", "adamax", "rmsprop", "rprop"}) {
     const absl::Status refused =
         DistributedOptimizer::Create(*trainer_, OptimizerSpec{type, {}}, {w}).status();
     EXPECT_EQ(refused.code(), absl::StatusCode::kUnimplemented) << refused;
-    EXPECT_THAT(Text(refused), AllOf(HasSubstr(type), HasSubstr("apart:0"))) << refused;
+    EXPECT_THAT(Text(refused), AllOf(HasSubstr(type), HasSubstr("emu:0"))) << refused;
   }
   for (const char* op :
        {"exp", "log", "sqrt", "tanh", "sigmoid", "softmax", "log_softmax", "mean"}) {
     const absl::Status refused =
         trainer_->RpcSync("owner", Function::Operator(op, 1), {w}).status();
     EXPECT_EQ(refused.code(), absl::StatusCode::kUnimplemented) << op << ": " << refused;
-    EXPECT_THAT(Text(refused), HasSubstr("apart:0")) << op;
+    EXPECT_THAT(Text(refused), HasSubstr("emu:0")) << op;
   }
   const absl::Status ids =
-      trainer_->GetOrCreate("owner", "ids", Full({4}, 1, DType::kI64), On("apart:0")).status();
+      trainer_->GetOrCreate("owner", "ids", Full({4}, 1, DType::kI64), On("emu:0")).status();
   EXPECT_EQ(ids.code(), absl::StatusCode::kInvalidArgument) << ids;
 }
 
-TEST_F(DeviceWorkerTest, BackwardThroughAProgramThereIsRefused) {
+TEST_P(DeviceWorkerTest, BackwardThroughAProgramThereIsRefused) {
   const RRef w = There("w");
   Context context = Must(trainer_->NewContext());
   CallOptions recorded;
@@ -271,11 +273,11 @@ TEST_F(DeviceWorkerTest, BackwardThroughAProgramThereIsRefused) {
   const absl::Status refused = context.Backward({Sum(*results[0].As<Variable>())});
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << refused;
   EXPECT_THAT(Text(refused),
-              AllOf(HasSubstr("ReluGradient"), HasSubstr("apart:0"), HasSubstr("cpu")));
+              AllOf(HasSubstr("ReluGradient"), HasSubstr("emu:0"), HasSubstr("cpu")));
 }
 
-TEST_F(DeviceWorkerTest, AStepAfterALookUpOfNoRowsChangesNothing) {
-  CreateOptions there = On("apart:0");
+TEST_P(DeviceWorkerTest, AStepAfterALookUpOfNoRowsChangesNothing) {
+  CreateOptions there = On("emu:0");
   there.rows = true;
   const RRef table =
       Must(trainer_->GetOrCreate("owner", "table", Uniform({4, 2}, -1, 1, 7), there));
@@ -294,7 +296,7 @@ TEST_F(DeviceWorkerTest, AStepAfterALookUpOfNoRowsChangesNothing) {
   EXPECT_EQ(rows(), before);
 }
 
-TEST_F(DeviceWorkerTest, ASparseGradientForADenseParameterThereIsRefused) {
+TEST_P(DeviceWorkerTest, ASparseGradientForADenseParameterThereIsRefused) {
   const RRef w = There("w", {4, 2});
   auto optimizer = Must(DistributedOptimizer::Create(*trainer_, Sgd{0.1}, {w}));
   Context context = Must(trainer_->NewContext());
@@ -304,11 +306,11 @@ TEST_F(DeviceWorkerTest, ASparseGradientForADenseParameterThereIsRefused) {
   ASSERT_TRUE(context.Backward({Sum(rows)}).ok());
   const absl::Status refused = optimizer->Step(context);
   EXPECT_EQ(refused.code(), absl::StatusCode::kUnimplemented) << refused;
-  EXPECT_THAT(Text(refused), AllOf(HasSubstr("sparse gradient"), HasSubstr("apart:0")));
+  EXPECT_THAT(Text(refused), AllOf(HasSubstr("sparse gradient"), HasSubstr("emu:0")));
 }
 
-TEST_F(DeviceWorkerTest, AFullDeviceRefusesAndTheCpuGoesOn) {
-  const absl::Status full = Make("large", "apart:0", {1 << 19}).status();
+TEST_P(DeviceWorkerTest, AFullDeviceRefusesAndTheCpuGoesOn) {
+  const absl::Status full = Make("large", "emu:0", {1 << 19}).status();
   EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted) << full;
   EXPECT_THAT(Text(full), HasSubstr(std::to_string(DeviceOwner::kBudgetBytes)));
   EXPECT_TRUE(Make("large", "cpu", {1 << 19}).ok());
@@ -317,8 +319,8 @@ TEST_F(DeviceWorkerTest, AFullDeviceRefusesAndTheCpuGoesOn) {
 
 // The step finds a little more room each time, so that its memory ends at each allocation in turn.
 // The second table needs more than the first.
-TEST_F(DeviceWorkerTest, AStepOverTablesThatFindsNoRoomChangesNothing) {
-  CreateOptions there = On("apart:0"), here = On("cpu");
+TEST_P(DeviceWorkerTest, AStepOverTablesThatFindsNoRoomChangesNothing) {
+  CreateOptions there = On("emu:0"), here = On("cpu");
   there.rows = here.rows = true;
   const auto make = [&](const std::string& name, int64_t width, const CreateOptions& options) {
     return Must(trainer_->GetOrCreate("owner", name, Uniform({10, width}, -1, 1, 7), options));
@@ -359,17 +361,17 @@ TEST_F(DeviceWorkerTest, AStepOverTablesThatFindsNoRoomChangesNothing) {
   EXPECT_THAT(rows_of(far), Pointwise(FloatNear(1e-5f), rows_of(near)));
 }
 
-TEST_F(DeviceWorkerTest, AStepOnALostDeviceFailsAndTheCpuGoesOn) {
+TEST_P(DeviceWorkerTest, AStepOnALostDeviceFailsAndTheCpuGoesOn) {
   const RRef w = There("w"), b = Must(Make("b", "cpu"));
   auto on_device = Must(DistributedOptimizer::Create(*trainer_, Sgd{0.1}, {w}));
   auto on_cpu = Must(DistributedOptimizer::Create(*trainer_, Sgd{0.1}, {b}));
   Context context = Must(trainer_->NewContext());
   const Variable here = Must(trainer_->ToHere({w}, context))[0];
   ASSERT_TRUE(context.Backward({Sum(here)}).ok());
-  host_.device().Lose();
+  host_.device().Lose("it fell off the bus");
   const absl::Status lost = on_device->Step(context);
   EXPECT_EQ(lost.code(), absl::StatusCode::kUnavailable) << lost;
-  EXPECT_THAT(Text(lost), HasSubstr("apart:0 is lost"));
+  EXPECT_THAT(Text(lost), HasSubstr("emu:0 is lost"));
   EXPECT_TRUE(Step(*on_cpu, {b}, 1).ok());
 }
 

@@ -8,6 +8,7 @@ import re
 import sys
 
 BASE = {"core/base"}
+DEVICE = BASE | {"core/device"}
 TENSOR = BASE | {"core/tensor"}
 AUTOGRAD = TENSOR | {"core/autograd"}
 CARRIER = BASE | {"core/carrier"}
@@ -28,6 +29,7 @@ ARROWS = {
     "proto": set(),
     "kernels": set(),
     "core/base": set(),
+    "core/device": DEVICE,
     "core/tensor": TENSOR | {"kernels"},
     "core/autograd": AUTOGRAD | {"kernels"},
     "core/carrier": CARRIER,

@@ -129,14 +129,14 @@ void OwnerOptimizer::RunMeasure(std::vector<StepRequest> steps) {
     if (book_.WasApplied(step)) applied.insert(step.step_id);
   }
   const FlowId flow = steps[0].member.flow;
-  RunSized(elements, flow,
+  RunSized(/*light=*/elements <= kInlineElements, flow,
            [self = shared_from_this(), steps = std::move(steps), applied]() mutable {
              self->measure_.Run(std::move(steps), applied);
            });
 }
 
-void OwnerOptimizer::RunSized(int64_t elements, FlowId flow, Task run) {
-  if (large_steps_ == nullptr || elements <= kInlineElements) return run();
+void OwnerOptimizer::RunSized(bool light, FlowId flow, Task run) {
+  if (large_steps_ == nullptr || light) return run();
   // Shared with the executor, which destroys a task that it refuses.
   auto task = std::make_shared<Task>(std::move(run));
   const absl::Status queued =
@@ -227,8 +227,8 @@ void OwnerOptimizer::Start(std::unique_ptr<StepBatch> batch) {
   store_.write_claims().Claim(std::move(ids), [self = shared_from_this(), batch = std::move(batch)](
                                                   WriteClaims::ClaimId claim) mutable {
     const FlowId flow = batch->steps[0].request.member.flow;
-    const int64_t elements = StepElements(*batch, self->table_);
-    self->RunSized(elements, flow,
+    const bool light = !self->has_devices_ && StepElements(*batch, self->table_) <= kInlineElements;
+    self->RunSized(light, flow,
                    [self, claim, batch = std::move(batch)] { self->Finish(*batch, claim); });
   });
 }

@@ -71,9 +71,10 @@ class OwnerOptimizer : public store::Object, public std::enable_shared_from_this
  public:
   // Reserves spares and state (charged to the store's budget) for all parameters of `groups`, of
   // which there may be none, so that no step fails for lack of memory. Large steps are divided
-  // among `helpers`. Steps and measurements of more than kInlineElements run on `large_steps`,
-  // because the thread that ends their wait may belong to the carrier or the timer and must not
-  // compute for long. If `large_steps` is null or full, they run on that thread all the same. Every
+  // among `helpers`. Steps and measurements of more than kInlineElements, and all steps of
+  // parameters on devices, run on `large_steps`, because the thread that ends their wait may belong
+  // to the carrier or the timer, and must neither compute for long nor wait for a device. If
+  // `large_steps` is null or full, they run on that thread all the same. Every
   // change goes through `changes`. `registry`, `store`, `changes` and the executors must outlive
   // the last step. Errors: INVALID_ARGUMENT (no group; groups of several types; an option or
   // setting that is unknown or out of range; a value that is not a parameter or does not require
@@ -87,6 +88,8 @@ class OwnerOptimizer : public store::Object, public std::enable_shared_from_this
   std::string TypeName() const override;
   // Its parameters on this owner. The set never changes.
   const ParameterTable& table() const { return table_; }
+  // Whether any of the parameters is on a device, so that every step waits for one.
+  bool has_devices() const { return has_devices_; }
   const OptimizerSettings& settings() const { return settings_; }
   size_t num_groups() const PSD_EXCLUDES(mutex_);
   // The options with which each group was created, including defaults.
@@ -246,8 +249,8 @@ class OwnerOptimizer : public store::Object, public std::enable_shared_from_this
       PSD_EXCLUDES(mutex_);
   // The gate's view of turns.
   StepGate::Turns Turns();
-  // Runs `run`, which processes `elements` elements, on this thread or on `large_steps_`.
-  void RunSized(int64_t elements, FlowId flow, Task run);
+  // Runs `run` on this thread if it is `light`, otherwise on `large_steps_`.
+  void RunSized(bool light, FlowId flow, Task run);
   // Runs steps whose turn has come.
   void Run(std::vector<StepRequest> steps);
   void RunMeasure(std::vector<StepRequest> steps);

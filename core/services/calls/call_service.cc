@@ -1,5 +1,6 @@
 #include "core/services/calls/call_service.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -33,12 +34,17 @@ using store::Value;
 constexpr size_t kMaxKnownPrograms = 65'536;
 
 // Programs within these limits run on the carrier's thread, because they are cheaper to run than to
-// hand to another thread: a few operators that take about ten microseconds in all.
+// hand to another thread: a few operators on the host that take about ten microseconds in all. The
+// carrier's thread never waits for a device.
 constexpr size_t kLightInstructions = 32;
 constexpr int64_t kLightWork = 128 * 1024;  // in elements, see OperatorWork
 
 bool IsLight(const CheckedProgram& program, absl::Span<const Variable> inputs) {
+  const auto is_on_device = [](const Variable& input) {
+    return input.ok() && input.tensor().defined() && !input.tensor().OnHost();
+  };
   return program.program().instructions.size() <= kLightInstructions &&
+         std::none_of(inputs.begin(), inputs.end(), is_on_device) &&
          program::WorkIsAtMost(kLightWork, program, inputs);
 }
 

@@ -145,6 +145,11 @@ struct Collected {
   }
 };
 
+// Whether the carrier's thread may plan the step. It never waits for a device.
+bool IsLight(const Collected& collected) {
+  return collected.elements <= optim::kInlineElements && !collected.optimizer->has_devices();
+}
+
 // Returns the fields that a step and a measurement have in common.
 optim::StepRequest NewRequest(rpc::ServerCall& call, OwnerOptimizer& optimizer, GlobalId step_id,
                               GlobalId life) {
@@ -377,7 +382,7 @@ absl::Status OptimizerService::ServePrepare(const rpc::Answer<v1::PrepareReply>&
     PSD_ASSIGN_OR_RETURN(step, DecodeStepId(*answer.call(), request));
   }
   PSD_ASSIGN_OR_RETURN(optim::RoundPlace round, DecodeRound(*answer.call(), request));
-  const bool light = collected.elements <= optim::kInlineElements;
+  const bool light = IsLight(collected);
   rpc::RunBySize(uses_.executor, light, answer,
                  [answer, step, message = std::move(request), round = std::move(round),
                   collected = std::move(collected)]() mutable {
@@ -392,7 +397,7 @@ absl::Status OptimizerService::ServeStep(const rpc::Answer<v1::StepReply>& answe
   PSD_ASSIGN_OR_RETURN(Collected collected, Collect(uses_, *answer.call(), request));
   PSD_ASSIGN_OR_RETURN(GlobalId step, DecodeStepId(*answer.call(), request));
   PSD_ASSIGN_OR_RETURN(optim::RoundPlace round, DecodeRound(*answer.call(), request));
-  const bool light = collected.elements <= optim::kInlineElements;
+  const bool light = IsLight(collected);
   rpc::RunBySize(uses_.executor, light, answer,
                  [answer, step, terms, message = std::move(request), round = std::move(round),
                   collected = std::move(collected)]() mutable {

@@ -28,7 +28,8 @@ using store::Value;
 constexpr rpc::Declared<rpc::Beside<v1::FetchRequest>, rpc::Contents> kLookUp{
     {"rows.lookup", rpc::MethodKind::kRead, rpc::RunsOn::kCarrierThread}};
 
-// A lookup of at most this many bytes of rows is cheaper to run than to hand to another thread.
+// A lookup of at most this many bytes of rows on the host is cheaper to run than to hand to another
+// thread.
 constexpr double kInlineBytes = 256 << 10;
 
 // One table, and the ids to look up in it.
@@ -114,6 +115,13 @@ double BytesOf(const std::vector<TableRead>& reads) {
   return bytes;
 }
 
+// Whether the carrier's thread may read the rows. It never waits for a device.
+bool IsLight(const std::vector<TableRead>& reads) {
+  return BytesOf(reads) <= kInlineBytes &&
+         std::none_of(reads.begin(), reads.end(),
+                      [](const TableRead& read) { return read.entry->on_device; });
+}
+
 // Finds the tables and ids of a request. Errors: INVALID_ARGUMENT, NOT_FOUND naming the id of a
 // value.
 absl::StatusOr<std::vector<TableRead>> FindTables(store::Store& store,
@@ -156,7 +164,7 @@ absl::Status RowsService::ServeLookUp(const rpc::Answer<rpc::Contents>& answer,
     PSD_RETURN_IF_ERROR(rref::Authorize(uses_.agent.access(), rpc::AskerOf(*answer.call()),
                                         rpc::Right::kRead, *read.entry));
   }
-  const bool light = BytesOf(reads) <= kInlineBytes;
+  const bool light = IsLight(reads);
   rpc::RunBySize(uses_.executor, light, answer,
                  [this, call = answer.call(), context = arguments.context,
                   reads = std::move(reads)]() -> absl::StatusOr<rpc::Contents> {

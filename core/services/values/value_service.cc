@@ -248,20 +248,36 @@ absl::Status ValueService::DropAllowed(const rpc::Asker& asker, const std::strin
   return rref::UnknownName(uses_.agent.access(), uses_.store, asker, name);
 }
 
-absl::StatusOr<rpc::Contents> ValueService::ServeFetch(const rpc::CallPtr& call,
-                                                       v1::FetchRequest request) {
+absl::Status ValueService::ServeFetch(const rpc::Answer<rpc::Contents>& answer,
+                                      v1::FetchRequest request) {
+  const rpc::CallPtr& call = answer.call();
   PSD_ASSIGN_OR_RETURN(const auto received, uses_.autograd.UnwrapRequest(*call, {}));
   PSD_ASSIGN_OR_RETURN(const store::EntryGroupPtr group, FindAll(uses_.store, request));
   PSD_RETURN_IF_ERROR(
       rref::Authorize(uses_.agent.access(), rpc::AskerOf(*call), rpc::Right::kRead, *group));
-  if (group->parameters.size() == group->entries.size())
-    return EncodeParameters(uses_.autograd, received.context, *group, request.versions());
-  if (request.versions()) {
+  if (!group->on_device) {
+    answer(ReadGroup(*call, received.context, *group, request.versions()));
+    return absl::OkStatus();
+  }
+  rpc::RunBySize(uses_.executor, /*light=*/false, answer,
+                 [this, call, context = received.context, group, versions = request.versions()] {
+                   return ReadGroup(*call, context, *group, versions);
+                 });
+  return absl::OkStatus();
+}
+
+absl::StatusOr<rpc::Contents> ValueService::ReadGroup(rpc::ServerCall& call,
+                                                      const dist_autograd::ContextPtr& context,
+                                                      const store::EntryGroup& group,
+                                                      bool versions) const {
+  if (group.parameters.size() == group.entries.size())
+    return EncodeParameters(uses_.autograd, context, group, versions);
+  if (versions) {
     return absl::InvalidArgumentError(
         "value.fetch: versions are asked for, but not all values are parameters");
   }
-  PSD_ASSIGN_OR_RETURN(const store::Values values, store::Entry::ReadAll(group->entries));
-  return uses_.exchange.EncodeReply(*call, received.context, values);
+  PSD_ASSIGN_OR_RETURN(const store::Values values, store::Entry::ReadAll(group.entries));
+  return uses_.exchange.EncodeReply(call, context, values);
 }
 
 absl::Status ValueService::ServeAssign(const rpc::Answer<v1::AssignReply>& answer,

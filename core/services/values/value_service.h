@@ -76,6 +76,7 @@ class ValueService {
     dist_autograd::Exchange& exchange;
     const OperatorRegistry& operators;  // the operators that programs may call
     const program::ProgramLimits& program_limits;
+    Executor& executor;                       // reads values on devices
     std::shared_ptr<Executor> continuations;  // shared with the futures that users hold
   };
 
@@ -152,7 +153,11 @@ class ValueService {
   absl::Status ServeDrop(const rpc::CallPtr& call, v1::NameRequest request);
   // Drops a name that `asker` may drop. Errors: as rref::UnknownName.
   absl::Status DropAllowed(const rpc::Asker& asker, const std::string& name);
-  absl::StatusOr<rpc::Contents> ServeFetch(const rpc::CallPtr& call, v1::FetchRequest request);
+  absl::Status ServeFetch(const rpc::Answer<rpc::Contents>& answer, v1::FetchRequest request);
+  // Returns the reply to a fetch. Waits for the devices of the values.
+  absl::StatusOr<rpc::Contents> ReadGroup(rpc::ServerCall& call,
+                                          const dist_autograd::ContextPtr& context,
+                                          const store::EntryGroup& group, bool versions) const;
   absl::Status ServeAssign(const rpc::Answer<v1::AssignReply>& answer,
                            rpc::Beside<v1::AssignRequest> fields);
   absl::StatusOr<v1::ListReply> ServeList(const rpc::CallPtr& call, v1::ListRequest request);

@@ -1,0 +1,327 @@
+#include "core/device/emulated/emulated_device.h"
+
+#include <algorithm>
+#include <iterator>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/device.h"
+#include "core/base/memory_place.h"
+#include "core/base/remedy.h"
+#include "core/base/status.h"
+#include "core/device/emulated/quiet_lock.h"
+
+namespace psd {
+namespace {
+
+using emulated::DeviceArena;
+using emulated::NoMemory;
+using emulated::QuietLock;
+using emulated::StreamScheduler;
+
+// With more blocks, their red zones are checked only when they are freed and by Synchronize.
+constexpr size_t kMostCheckedBlocks = 256;
+
+// The arena has more room than the budget, because its blocks take whole pages.
+size_t ArenaBytes(const EmulatedDeviceOptions& options) {
+  return 2 * options.budget_bytes + 2 * options.most_blocks * DeviceArena::BytesOf(1);
+}
+
+absl::Status CheckOptions(int count, const EmulatedDeviceOptions& options) {
+  constexpr size_t kMostBudgetBytes = size_t{1} << 40, kMostBlocks = 1'000'000;
+  if (count >= 1 && options.budget_bytes <= kMostBudgetBytes && options.most_blocks <= kMostBlocks)
+    return absl::OkStatus();
+  return WithRemedy(absl::InvalidArgumentError(
+                        absl::StrCat(count, " emulated devices of ", options.budget_bytes,
+                                     " bytes and ", options.most_blocks, " blocks cannot be made")),
+                    absl::StrCat("ask for at least 1 device, and at most ", kMostBudgetBytes,
+                                 " bytes and ", kMostBlocks, " blocks"));
+}
+
+// Counts down to a fault. Returns whether it happens now.
+bool HappensNow(int& countdown) {
+  return countdown > 0 && --countdown == 0;
+}
+
+}  // namespace
+
+class EmulatedDevice::DefaultMemory : public Allocator {
+ public:
+  explicit DefaultMemory(EmulatedDevice& device)
+      : device_(device), place_(MemoryPlace::On(device)) {}
+  absl::StatusOr<std::shared_ptr<Block>> Allocate(size_t bytes) override {
+    return device_.default_stream().Allocate(bytes);
+  }
+  const MemoryPlace& place() const { return place_; }
+
+ private:
+  EmulatedDevice& device_;
+  const MemoryPlace place_;
+};
+
+class EmulatedDevice::DeviceBlock : public Block {
+ public:
+  DeviceBlock(std::byte* data, size_t size, std::shared_ptr<EmulatedDevice> device)
+      : Block(data, size, device->memory_->place()), device_(std::move(device)) {}
+  ~DeviceBlock() override { device_->Free(data()); }
+
+ private:
+  const std::shared_ptr<EmulatedDevice> device_;  // shared by its blocks
+};
+
+absl::StatusOr<std::vector<std::shared_ptr<EmulatedDevice>>> EmulatedDevice::Create(
+    int count, const EmulatedDeviceOptions& options) {
+  PSD_RETURN_IF_ERROR(CheckOptions(count, options));
+  PSD_ASSIGN_OR_RETURN(const std::shared_ptr<StreamScheduler> scheduler,
+                       StreamScheduler::Create(options.seed));
+  std::vector<std::shared_ptr<EmulatedDevice>> devices;
+  for (int i = 0; i < count; ++i) {
+    const std::string name = absl::StrCat("emu:", i);
+    PSD_ASSIGN_OR_RETURN(std::unique_ptr<DeviceArena> arena,
+                         DeviceArena::Create(name, ArenaBytes(options)));
+    devices.push_back(std::shared_ptr<EmulatedDevice>(
+        new EmulatedDevice(name, options, scheduler, std::move(arena))));
+    PSD_ASSIGN_OR_RETURN(devices.back()->default_stream_, devices.back()->NewStream());
+  }
+  return devices;
+}
+
+EmulatedDevice::EmulatedDevice(std::string name, const EmulatedDeviceOptions& options,
+                               std::shared_ptr<StreamScheduler> scheduler,
+                               std::unique_ptr<DeviceArena> arena)
+    : StreamDevice(std::move(name), options.kernels),
+      budget_bytes_(options.budget_bytes),
+      most_blocks_(options.most_blocks),
+      scheduler_(std::move(scheduler)),
+      arena_(std::move(arena)),
+      pinned_(std::make_unique<emulated::PinnedMemory>(
+          absl::StrCat("pinned memory of ", this->name()), options.pinned_bytes)),
+      memory_(std::make_unique<DefaultMemory>(*this)),
+      pool_(ArenaBytes(options)) {}
+
+EmulatedDevice::~EmulatedDevice() {
+  scheduler_->WaitForAll();
+}
+
+Allocator& EmulatedDevice::memory() {
+  return *memory_;
+}
+
+absl::Status EmulatedDevice::CopyIn(std::byte* to, const std::byte* from, size_t bytes) {
+  return default_stream_->CopyInAndWait(to, from, bytes);
+}
+
+absl::Status EmulatedDevice::CopyOut(std::byte* to, const std::byte* from, size_t bytes) {
+  return default_stream_->CopyOutAndWait(to, from, bytes);
+}
+
+absl::Status EmulatedDevice::CopyWithin(std::byte* to, const std::byte* from, size_t bytes) {
+  return default_stream_->CopyFrom(to, *this, from, bytes);
+}
+
+absl::Status EmulatedDevice::Synchronize() {
+  std::vector<EmulatedStream*> streams;
+  {
+    QuietLock lock(mutex_);
+    for (const std::unique_ptr<EmulatedStream>& stream : streams_) streams.push_back(stream.get());
+  }
+  for (EmulatedStream* stream : streams) PSD_RETURN_IF_ERROR(stream->WaitForAll());
+  CheckRedZones("by Synchronize");
+  return health();
+}
+
+absl::StatusOr<Stream*> EmulatedDevice::AddStream() {
+  return NewStream();
+}
+
+absl::StatusOr<EmulatedStream*> EmulatedDevice::NewStream() {
+  {
+    QuietLock lock(mutex_);
+    if (stream_count_ == kMaxStreams)
+      return WithRemedy(absl::ResourceExhaustedError(absl::StrCat(
+                            name(), " has ", kMaxStreams, " streams already, which is the most")),
+                        "use one of its streams for more work");
+    ++stream_count_;
+  }
+  const absl::StatusOr<uint32_t> number = scheduler_->AddStream();
+  QuietLock lock(mutex_);
+  if (!number.ok()) {
+    --stream_count_;
+    return number.status();
+  }
+  streams_.push_back(std::make_unique<EmulatedStream>(
+      *this, *number, absl::StrCat("stream ", streams_.size(), " of ", name())));
+  return streams_.back().get();
+}
+
+size_t EmulatedDevice::used_bytes() const {
+  QuietLock lock(mutex_);
+  return used_bytes_;
+}
+
+absl::Status EmulatedDevice::health() const {
+  QuietLock lock(mutex_);
+  if (lost_.empty()) return absl::OkStatus();
+  return WithRemedy(absl::UnavailableError(absl::StrCat(name(), " is lost: ", lost_)),
+                    "load its values from a save on another device, and restart the worker");
+}
+
+size_t EmulatedDevice::BytesToEnd(const void* address) const {
+  const auto* const byte = static_cast<const std::byte*>(address);
+  QuietLock lock(mutex_);
+  const auto behind = living_.upper_bound(byte);
+  if (behind == living_.begin()) return 0;
+  const auto& [begin, block] = *std::prev(behind);
+  return block.size - std::min(block.size, static_cast<size_t>(byte - begin));
+}
+
+size_t EmulatedDevice::kernels_launched() const {
+  QuietLock lock(mutex_);
+  return kernels_launched_;
+}
+
+void EmulatedDevice::CountKernel() {
+  QuietLock lock(mutex_);
+  ++kernels_launched_;
+}
+
+void EmulatedDevice::FailAllocation(int nth) {
+  QuietLock lock(mutex_);
+  fail_allocation_ = nth;
+}
+
+void EmulatedDevice::RefuseOperation(int nth) {
+  QuietLock lock(mutex_);
+  refuse_operation_ = nth;
+}
+
+void EmulatedDevice::FailOperation(int nth) {
+  QuietLock lock(mutex_);
+  fail_operation_ = nth;
+}
+
+void EmulatedDevice::Lose(absl::string_view reason) {
+  QuietLock lock(mutex_);
+  if (lost_.empty()) lost_ = std::string(reason);
+}
+
+absl::StatusOr<StreamPool::Part> EmulatedDevice::Take(uint32_t stream, size_t bytes) {
+  const std::vector<StreamPoint> done = scheduler_->Done();
+  QuietLock lock(mutex_);
+  if (HappensNow(fail_allocation_) || bytes > budget_bytes_ - used_bytes_)
+    return NoMemory(name(), bytes, budget_bytes_, used_bytes_);
+  if (living_.size() >= most_blocks_)
+    return WithRemedy(absl::ResourceExhaustedError(absl::StrCat(
+                          name(), " has ", most_blocks_, " blocks already, which is the most")),
+                      "drop values there");
+  for (const StreamPoint& point : done) pool_.Passed(point);
+  std::optional<StreamPool::Part> part = pool_.Take(DeviceArena::BytesOf(bytes), stream);
+  if (!part.has_value())
+    return WithRemedy(absl::ResourceExhaustedError(absl::StrCat(
+                          name(), " has no ", bytes,
+                          " bytes in one piece: the largest free piece of its arena has ",
+                          pool_.largest_free_bytes(), " bytes, ", used_bytes_, " of ",
+                          budget_bytes_, " bytes are in use")),
+                      "drop values there");
+  used_bytes_ += bytes;
+  living_[arena_->AddressOf(part->offset, bytes)] = {bytes, part->offset, {stream}};
+  return *std::move(part);
+}
+
+absl::StatusOr<std::shared_ptr<Block>> EmulatedDevice::Allocate(uint32_t stream, size_t bytes) {
+  PSD_RETURN_IF_ERROR(health());
+  scheduler_->WaitForRoom(stream);
+  PSD_ASSIGN_OR_RETURN(StreamPool::Part part, Take(stream, bytes));
+  std::byte* const address = arena_->AddressOf(part.offset, bytes);
+  scheduler_->Add(
+      stream,
+      [this, address, bytes] {
+        arena_->Open(address, bytes);
+        QuietLock lock(mutex_);
+        open_[address] = bytes;
+      },
+      std::move(part.after));
+  return std::make_shared<DeviceBlock>(address, bytes, shared_from_this());
+}
+
+void EmulatedDevice::Free(const std::byte* address) {
+  Living block;
+  uint64_t freed = 0;
+  {
+    QuietLock lock(mutex_);
+    const auto found = living_.find(address);
+    block = std::move(found->second);
+    living_.erase(found);
+    freed = freed_++;
+    leaving_[freed] = block.streams.size();
+  }
+  // No stream waits for another one here, because that would hide missing events.
+  std::vector<StreamPoint> after;
+  for (const uint32_t stream : block.streams) {
+    after.push_back(scheduler_->Add(
+        stream, [this, freed, address, size = block.size] { Leave(freed, address, size); }));
+  }
+  QuietLock lock(mutex_);
+  used_bytes_ -= block.size;
+  pool_.Give(block.offset, std::move(after));
+}
+
+void EmulatedDevice::Leave(uint64_t freed, const std::byte* address, size_t size) {
+  arena_->Leave(address, size);
+  {
+    QuietLock lock(mutex_);
+    const auto left = leaving_.find(freed);
+    if (--left->second > 0) return;
+    leaving_.erase(left);
+    open_.erase(address);
+  }
+  arena_->Close(address, size);
+}
+
+absl::Status EmulatedDevice::AlsoUses(uint32_t stream, const Block& block) {
+  QuietLock lock(mutex_);
+  const auto found = living_.find(block.data());
+  if (found == living_.end())
+    return WithRemedy(
+        absl::InvalidArgumentError(absl::StrCat("a stream of ", name(), " cannot use a block of ",
+                                                DeviceName(block.place().device()))),
+        "copy it with CopyFrom");
+  std::vector<uint32_t>& streams = found->second.streams;
+  if (std::find(streams.begin(), streams.end(), stream) == streams.end()) streams.push_back(stream);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> EmulatedDevice::Admit(absl::string_view operation) {
+  PSD_RETURN_IF_ERROR(health());
+  QuietLock lock(mutex_);
+  if (HappensNow(refuse_operation_))
+    return absl::InternalError(absl::StrCat(name(), " refused the operation ", operation));
+  return HappensNow(fail_operation_);
+}
+
+void EmulatedDevice::Run(const std::string& operation, bool fails,
+                         absl::AnyInvocable<void()>& run) {
+  if (!health().ok()) return;
+  if (fails) {
+    Lose(absl::StrCat("the operation ", operation, " failed"));
+    return;
+  }
+  {
+    const emulated::RunningOperation running(operation);
+    run();
+  }
+  {
+    QuietLock lock(mutex_);
+    if (open_.size() > kMostCheckedBlocks) return;
+  }
+  CheckRedZones(absl::StrCat("after the operation ", operation));
+}
+
+// The lock keeps the blocks from being closed meanwhile.
+void EmulatedDevice::CheckRedZones(const std::string& found) const {
+  QuietLock lock(mutex_);
+  for (const auto& [address, size] : open_) arena_->CheckRedZones(address, size, found.c_str());
+}
+
+}  // namespace psd

@@ -1,0 +1,226 @@
+#include "core/device/emulated/emulated_stream.h"
+
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/remedy.h"
+#include "core/base/status.h"
+#include "core/base/tsan.h"
+#include "core/device/emulated/emulated_device.h"
+#include "core/device/emulated/stream_scheduler.h"
+
+namespace psd {
+namespace {
+
+using emulated::StreamScheduler;
+
+// How the work before an event has ended. Written before the event passes, and read afterwards.
+class Result {
+ public:
+  void Set(absl::Status status) {
+    status_ = std::move(status);
+    PSD_TSAN_RELEASE(this);
+  }
+  absl::Status Get() const {
+    PSD_TSAN_ACQUIRE(const_cast<Result*>(this));
+    return status_;
+  }
+
+ private:
+  absl::Status status_;
+};
+
+// Operations and completions hold the result and not the event. Otherwise a thread of the scheduler
+// could drop the last reference to the scheduler, which waits for its threads.
+class EmulatedEvent : public Event {
+ public:
+  EmulatedEvent(std::shared_ptr<StreamScheduler> scheduler, StreamPoint point,
+                std::shared_ptr<const Result> result)
+      : scheduler_(std::move(scheduler)), point_(point), result_(std::move(result)) {}
+
+  // A thread that asks again and again sees the event pass.
+  bool passed() const override {
+    if (!scheduler_->passed(point_)) {
+      scheduler_->Demand(point_);
+      return false;
+    }
+    static_cast<void>(result_->Get());
+    return true;
+  }
+  absl::Status Wait() override {
+    scheduler_->Wait(point_);
+    return result_->Get();
+  }
+  void OnPassed(absl::AnyInvocable<void(absl::Status) &&> then) override {
+    scheduler_->OnPassed(point_, [result = result_, then = std::move(then)]() mutable {
+      std::move(then)(result->Get());
+    });
+  }
+
+  const std::shared_ptr<StreamScheduler>& scheduler() const { return scheduler_; }
+  StreamPoint point() const { return point_; }
+  const std::shared_ptr<const Result>& result() const { return result_; }
+
+ private:
+  const std::shared_ptr<StreamScheduler> scheduler_;  // shared by devices and events
+  const StreamPoint point_;
+  const std::shared_ptr<const Result> result_;  // shared with operations and completions
+};
+
+// Returns `other` as an emulated device if `scheduler` runs its streams. Otherwise null.
+EmulatedDevice* Related(StreamDevice& other, const std::shared_ptr<StreamScheduler>& scheduler) {
+  auto* const emulated = dynamic_cast<EmulatedDevice*>(&other);
+  return emulated != nullptr && emulated->scheduler() == scheduler ? emulated : nullptr;
+}
+
+}  // namespace
+
+EmulatedStream::EmulatedStream(EmulatedDevice& device, uint32_t number, std::string name)
+    : Stream(std::move(name)), device_(device), number_(number) {}
+
+StreamDevice& EmulatedStream::device() const {
+  return device_;
+}
+
+absl::StatusOr<std::shared_ptr<Event>> EmulatedStream::Record() {
+  PSD_RETURN_IF_ERROR(device_.health());
+  return Mark();
+}
+
+std::shared_ptr<Event> EmulatedStream::Mark() {
+  auto result = std::make_shared<Result>();
+  const StreamPoint point =
+      AddToQueue([&device = device_, result] { result->Set(device.health()); });
+  return std::make_shared<EmulatedEvent>(device_.scheduler(), point, std::move(result));
+}
+
+absl::Status EmulatedStream::WaitFor(const std::shared_ptr<Event>& event) {
+  const auto known = std::dynamic_pointer_cast<EmulatedEvent>(event);
+  if (known == nullptr || known->scheduler() != device_.scheduler())
+    return WithRemedy(absl::InvalidArgumentError(absl::StrCat(
+                          name(), " cannot wait for an event of another kind of device")),
+                      "wait for it on the host");
+  PSD_RETURN_IF_ERROR(device_.health());
+  AddToQueue([result = known->result()] { static_cast<void>(result->Get()); }, {known->point()});
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<Block>> EmulatedStream::Allocate(size_t bytes) {
+  return device_.Allocate(number_, bytes);
+}
+
+absl::Status EmulatedStream::AlsoUses(const Block& block) {
+  return device_.AlsoUses(number_, block);
+}
+
+absl::Status EmulatedStream::CopyIn(std::byte* to, const std::byte* pinned, size_t bytes) {
+  if (bytes == 0) return device_.health();
+  PSD_RETURN_IF_ERROR(CheckAddress("CopyIn", to, bytes));
+  PSD_RETURN_IF_ERROR(CheckPinned("CopyIn", pinned, bytes));
+  return Add("CopyIn", [this, to, pinned, bytes] {
+    CheckStillPinned(pinned, bytes);
+    std::memcpy(Inside(to), pinned, bytes);
+  });
+}
+
+absl::Status EmulatedStream::CopyOut(std::byte* pinned, const std::byte* from, size_t bytes) {
+  if (bytes == 0) return device_.health();
+  PSD_RETURN_IF_ERROR(CheckAddress("CopyOut", from, bytes));
+  PSD_RETURN_IF_ERROR(CheckPinned("CopyOut", pinned, bytes));
+  return Add("CopyOut", [this, pinned, from, bytes] {
+    CheckStillPinned(pinned, bytes);
+    std::memcpy(pinned, Inside(from), bytes);
+  });
+}
+
+absl::Status EmulatedStream::CopyFrom(std::byte* to, StreamDevice& from_device,
+                                      const std::byte* from, size_t bytes) {
+  EmulatedDevice* const source = Related(from_device, device_.scheduler());
+  if (source == nullptr)
+    return WithRemedy(
+        absl::UnimplementedError(absl::StrCat(name(), " cannot copy from ", from_device.name(),
+                                              ", which is another kind of device")),
+        "copy through the host");
+  PSD_RETURN_IF_ERROR(source->health());
+  if (bytes == 0) return device_.health();
+  PSD_RETURN_IF_ERROR(CheckAddress("CopyFrom", to, bytes));
+  PSD_RETURN_IF_ERROR(source->default_stream().CheckAddress("CopyFrom", from, bytes));
+  return Add("CopyFrom", [this, to, source, from, bytes] {
+    std::memcpy(Inside(to), source->default_stream().Inside(from), bytes);
+  });
+}
+
+absl::Status EmulatedStream::CopyInAndWait(std::byte* to, const std::byte* from, size_t bytes) {
+  if (bytes == 0) return device_.health();
+  PSD_RETURN_IF_ERROR(CheckAddress("CopyIn", to, bytes));
+  PSD_RETURN_IF_ERROR(
+      Add("CopyIn", [this, to, from, bytes] { std::memcpy(Inside(to), from, bytes); }));
+  return WaitForAll();
+}
+
+absl::Status EmulatedStream::CopyOutAndWait(std::byte* to, const std::byte* from, size_t bytes) {
+  if (bytes == 0) return device_.health();
+  PSD_RETURN_IF_ERROR(CheckAddress("CopyOut", from, bytes));
+  PSD_RETURN_IF_ERROR(
+      Add("CopyOut", [this, to, from, bytes] { std::memcpy(to, Inside(from), bytes); }));
+  return WaitForAll();
+}
+
+// Waits even if the device is lost: an operation that has begun still uses the host's bytes.
+absl::Status EmulatedStream::WaitForAll() {
+  return Mark()->Wait();
+}
+
+StreamPoint EmulatedStream::AddToQueue(absl::AnyInvocable<void()> run,
+                                       std::vector<StreamPoint> after) {
+  device_.scheduler()->WaitForRoom(number_);
+  return device_.scheduler()->Add(number_, std::move(run), std::move(after));
+}
+
+absl::Status EmulatedStream::Add(absl::string_view operation, absl::AnyInvocable<void()> run) {
+  std::string described = absl::StrCat(operation, " on ", name());
+  PSD_ASSIGN_OR_RETURN(const bool fails, device_.Admit(described));
+  AddToQueue([&device = device_, described = std::move(described), fails,
+              run = std::move(run)]() mutable { device.Run(described, fails, run); });
+  return absl::OkStatus();
+}
+
+absl::Status EmulatedStream::AddKernel(absl::string_view kernel, absl::AnyInvocable<void()> run) {
+  PSD_RETURN_IF_ERROR(Add(kernel, std::move(run)));
+  device_.CountKernel();
+  return absl::OkStatus();
+}
+
+absl::Status EmulatedStream::CheckAddress(absl::string_view operation, const void* address,
+                                          size_t bytes) const {
+  if (device_.arena_->Contains(address, bytes)) return absl::OkStatus();
+  return WithRemedy(absl::InvalidArgumentError(
+                        absl::StrCat(operation, " on ", name(), " was given ", bytes,
+                                     " bytes that are not in the memory of ", device_.name())),
+                    "copy them to a block of this device first");
+}
+
+absl::Status EmulatedStream::CheckPinned(absl::string_view operation, const std::byte* address,
+                                         size_t bytes) const {
+  if (device_.pinned_->Contains(address, bytes)) return absl::OkStatus();
+  return WithRemedy(
+      absl::InvalidArgumentError(absl::StrCat(
+          operation, " on ", name(), " was given ", bytes,
+          " bytes of the host that are not in one block of the pinned memory of ", device_.name())),
+      "allocate them from pinned_memory() of the device");
+}
+
+void EmulatedStream::CheckStillPinned(const std::byte* address, size_t bytes) const {
+  PSD_CHECK(device_.pinned_->Contains(address, bytes),
+            absl::StrCat("a pinned block was freed before ", emulated::CurrentOperation()));
+}
+
+bool EmulatedStream::Backwards() const {
+  return device_.scheduler()->Draw() % 2 == 1;
+}
+
+std::byte* EmulatedStream::Inside(const void* address) const {
+  return device_.arena_->Inside(address);
+}
+
+}  // namespace psd

@@ -1,0 +1,66 @@
+#include "core/device/emulated/pinned_memory.h"
+
+#include <iterator>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/remedy.h"
+#include "core/base/status.h"
+#include "core/device/emulated/quiet_lock.h"
+
+namespace psd::emulated {
+
+absl::Status NoMemory(absl::string_view what, size_t bytes, size_t budget_bytes,
+                      size_t used_bytes) {
+  return WithRemedy(absl::ResourceExhaustedError(absl::StrCat(
+                        what, " has no room for ", bytes, " bytes more: the budget is ",
+                        budget_bytes, " bytes, of which ", used_bytes, " are in use")),
+                    "drop values there, or raise the budget");
+}
+
+class PinnedMemory::PinnedBlock : public Block {
+ public:
+  PinnedBlock(std::shared_ptr<Block> block, size_t size, std::shared_ptr<State> state)
+      : Block(block->data(), size), block_(std::move(block)), state_(std::move(state)) {}
+  ~PinnedBlock() override {
+    QuietLock lock(state_->mutex);
+    state_->used_bytes -= size();
+    state_->blocks.erase(data());
+  }
+
+ private:
+  const std::shared_ptr<Block> block_;  // the heap memory, which belongs to this block alone
+  const std::shared_ptr<State> state_;  // shared by the allocator and its blocks
+};
+
+PinnedMemory::PinnedMemory(std::string what, size_t budget_bytes)
+    : state_(new State{std::move(what), budget_bytes, {}}) {}
+
+absl::StatusOr<std::shared_ptr<Block>> PinnedMemory::Allocate(size_t bytes) {
+  {
+    QuietLock lock(state_->mutex);
+    if (bytes > state_->budget_bytes - state_->used_bytes)
+      return NoMemory(state_->what, bytes, state_->budget_bytes, state_->used_bytes);
+    state_->used_bytes += bytes;
+  }
+  // Every block has a byte, so that it has an address of its own.
+  absl::StatusOr<std::shared_ptr<Block>> heap = heap_->Allocate(bytes == 0 ? 1 : bytes);
+  QuietLock lock(state_->mutex);
+  if (!heap.ok()) {
+    state_->used_bytes -= bytes;
+    return heap.status();
+  }
+  state_->blocks.emplace((*heap)->data(), bytes);
+  return std::make_shared<PinnedBlock>(*std::move(heap), bytes, state_);
+}
+
+bool PinnedMemory::Contains(const std::byte* address, size_t bytes) const {
+  QuietLock lock(state_->mutex);
+  const auto behind = state_->blocks.upper_bound(address);
+  if (behind == state_->blocks.begin()) return false;
+  const auto& [begin, size] = *std::prev(behind);
+  const auto before = static_cast<size_t>(address - begin);
+  return before <= size && bytes <= size - before;
+}
+
+}  // namespace psd::emulated

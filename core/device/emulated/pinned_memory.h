@@ -1,0 +1,47 @@
+#pragma once
+
+// Host memory for the copies of an emulated device.
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "core/base/buffer.h"
+#include "core/base/mutex.h"
+
+namespace psd::emulated {
+
+// Returns the error of memory called `what`, for example "emu:0", that cannot have `bytes` more.
+absl::Status NoMemory(absl::string_view what, size_t bytes, size_t budget_bytes, size_t used_bytes);
+
+// Ordinary memory within a budget, which knows its blocks. Thread-safe.
+class PinnedMemory : public Allocator {
+ public:
+  // `what` names the memory in errors: "pinned memory of emu:0".
+  PinnedMemory(std::string what, size_t budget_bytes);
+
+  // Errors: RESOURCE_EXHAUSTED naming the need, the budget and the use.
+  absl::StatusOr<std::shared_ptr<Block>> Allocate(size_t bytes) override;
+
+  // Whether the bytes lie in one block that lives.
+  bool Contains(const std::byte* address, size_t bytes) const;
+
+ private:
+  struct State {
+    const std::string what;
+    const size_t budget_bytes;
+    mutable Mutex mutex;  // leaf
+    size_t used_bytes PSD_GUARDED_BY(mutex) = 0;
+    std::map<const std::byte*, size_t> blocks PSD_GUARDED_BY(mutex) = {};  // sizes by address
+  };
+  class PinnedBlock;
+
+  const std::shared_ptr<Allocator> heap_ = NewHeapAllocator();
+  const std::shared_ptr<State> state_;  // shared by the blocks
+};
+
+}  // namespace psd::emulated

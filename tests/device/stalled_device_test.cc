@@ -1,0 +1,144 @@
+// A device that does not get on holds up only what needs it, because the threads that read the
+// network never wait for a device.
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "client/psd.h"
+#include "core/device/emulated/emulated_device.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/client/test_world.h"
+#include "tests/device/device_owner.h"
+
+namespace psd {
+namespace {
+
+using ::testing::Each;
+
+std::atomic<bool> stalled{false};
+struct RunWhileStalled {
+  void operator()(size_t /*i*/, int /*nothing*/) const {
+    while (stalled) std::this_thread::yield();
+  }
+};
+
+// While it exists, the device does no work that is added after it.
+class Stall {
+ public:
+  explicit Stall(EmulatedDevice& device) {
+    stalled = true;
+    EXPECT_TRUE(device.default_stream().Launch("RunWhileStalled", 1, RunWhileStalled(), 0).ok());
+  }
+  ~Stall() { stalled = false; }
+  Stall(const Stall&) = delete;
+  Stall& operator=(const Stall&) = delete;
+};
+
+class StalledDeviceTest : public ::testing::Test {
+ protected:
+  RRef Make(const std::string& name, const std::string& device, bool rows = false) {
+    CreateOptions options;
+    options.requires_grad = true;
+    options.device = device;
+    options.rows = rows;
+    return Must(trainer_->GetOrCreate("owner", name, Full({4, 2}, 2), options));
+  }
+  // Returns a context with the gradient 1 for every element of `parameter`.
+  Context WithGradient(const RRef& parameter) {
+    Context context = Must(trainer_->NewContext());
+    const std::vector<Variable> here = Must(trainer_->ToHere({parameter}, context));
+    EXPECT_TRUE(context.Backward({Sum(here[0])}).ok());
+    return context;
+  }
+  // Checks that `use`, which needs the device, waits for it, and that the owner serves values of
+  // the CPU meanwhile.
+  void ExpectOthersAreServed(const std::function<absl::Status()>& use) {
+    absl::Status used;
+    std::atomic<bool> ended{false};
+    std::thread user;
+    {
+      const Stall stall(host_.device());
+      user = std::thread([&] {
+        used = use();
+        ended = true;
+      });
+      while (host_.device().scheduler()->waiting() == 0 && !ended) std::this_thread::yield();
+      EXPECT_FALSE(ended) << used;
+      const auto pulled = trainer_->Pull({on_cpu_});
+      EXPECT_TRUE(pulled.ok()) << pulled.status();
+      const absl::Status stepped = cpu_optimizer_->Step(cpu_gradient_);
+      EXPECT_TRUE(stepped.ok()) << stepped;
+    }
+    user.join();
+    EXPECT_TRUE(used.ok()) << used;
+  }
+
+  DeviceOwner host_{"owner"};
+  std::unique_ptr<Worker> trainer_ = StartTrainer("trainer", {host_.owner().address()});
+  const RRef on_device_ = Make("w", "emu:0"), on_cpu_ = Make("b", "cpu");
+  std::unique_ptr<DistributedOptimizer> cpu_optimizer_ =
+      Must(DistributedOptimizer::Create(*trainer_, Sgd{0.1}, {on_cpu_}));
+  const Context cpu_gradient_ = WithGradient(on_cpu_);
+};
+
+TEST_F(StalledDeviceTest, AFetchWaitsElsewhere) {
+  ExpectOthersAreServed([&] { return trainer_->Pull({on_device_}).status(); });
+}
+
+TEST_F(StalledDeviceTest, AFetchOfAResultThereWaitsElsewhere) {
+  const RRef result = Must(trainer_->Remote("owner", Function::Operator("relu", 1), {on_device_}));
+  Must(trainer_->ToHere({result}));
+  ExpectOthersAreServed([&] { return trainer_->ToHere({result}).status(); });
+}
+
+TEST_F(StalledDeviceTest, ALookUpOfRowsWaitsElsewhere) {
+  const RRef table = Make("table", "emu:0", /*rows=*/true);
+  const Tensor ids = Tensor::Of<int64_t>({2}, {3, 0});
+  ExpectOthersAreServed([&] { return trainer_->LookUpRows({{table, ids}}).status(); });
+}
+
+TEST_F(StalledDeviceTest, AProgramWaitsElsewhere) {
+  const Function relu = Function::Operator("relu", 1);
+  ExpectOthersAreServed([&] { return trainer_->RpcSync("owner", relu, {on_device_}).status(); });
+}
+
+TEST_F(StalledDeviceTest, AStepWaitsElsewhere) {
+  auto optimizer = Must(DistributedOptimizer::Create(*trainer_, Sgd{0.5}, {on_device_}));
+  const Context context = WithGradient(on_device_);
+  ExpectOthersAreServed([&] { return optimizer->Step(context); });
+  EXPECT_THAT(Read(*trainer_, on_device_), Each(1.5f));
+}
+
+// The last trainer's step ends the wait of all, on the thread that has received it.
+TEST_F(StalledDeviceTest, AStepThatWaitedForOtherTrainersWaitsElsewhere) {
+  OptimizerSettings together;
+  together.mode = UpdateMode::Synchronous(2);
+  auto other = StartTrainer("other", {host_.owner().address()});
+  const RRef others_handle = Must(other->Lookup("owner", "w"));
+  auto first =
+      Must(DistributedOptimizer::Create(*trainer_, "main", Sgd{0.5}, {on_device_}, together));
+  auto second =
+      Must(DistributedOptimizer::Create(*other, "main", Sgd{0.5}, {others_handle}, together));
+  const Context context = WithGradient(on_device_);
+  Context others = Must(other->NewContext());
+  ASSERT_TRUE(others.Backward({Sum(Must(other->ToHere({others_handle}, others))[0])}).ok());
+  ExpectOthersAreServed([&] {
+    absl::Status second_stepped;
+    std::thread second_trainer([&] { second_stepped = second->Step(others); });
+    absl::Status stepped = first->Step(context);
+    second_trainer.join();
+    stepped.Update(second_stepped);
+    return stepped;
+  });
+  EXPECT_THAT(Read(*trainer_, on_device_), Each(1.5f));
+}
+
+}  // namespace
+}  // namespace psd

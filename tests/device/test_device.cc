@@ -1,0 +1,350 @@
+#include "tests/device/test_device.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "core/base/device.h"
+#include "core/base/kernel_table.h"
+#include "core/base/status.h"
+#include "core/device/emulated/device_array.h"
+#include "core/optim/dense/optim_kernels.h"
+#include "core/tensor/ops/kernels.h"
+#include "core/tensor/strided_copy.h"
+
+namespace psd::testing {
+namespace {
+
+// Adds a kernel to the default stream. The kernels of a table cannot return an error, so a device
+// that refuses one is lost, which Synchronize reports.
+template <typename Body, typename... Arguments>
+void Launch(Device* device, const char* kernel, size_t count, Body body, Arguments... arguments) {
+  auto& emulated = static_cast<EmulatedDevice&>(*device);
+  const absl::Status added =
+      emulated.default_stream().Launch(kernel, count, body, std::move(arguments)...);
+  PSD_CHECK(!absl::IsInvalidArgument(added), added.message());
+  if (!added.ok()) emulated.Lose(added.message());
+}
+
+template <typename T>
+DeviceArray<const T> In(const void* address, size_t size) {
+  return {static_cast<const T*>(address), size};
+}
+template <typename T>
+DeviceArray<T> Out(void* address, size_t size) {
+  return {static_cast<T*>(address), size};
+}
+
+// The bytes from `address` to the end of its block, for kernels that are not told how many they
+// may use.
+DeviceArray<std::byte> Rest(Device* device, const void* address) {
+  return {static_cast<std::byte*>(const_cast<void*>(address)),
+          static_cast<EmulatedDevice&>(*device).BytesToEnd(address)};
+}
+
+void CheckF32(DType dtype) {
+  PSD_CHECK(dtype == DType::kF32, "the kernels of this device take f32");
+}
+
+// ---- operators
+
+// A loop over the elements of strided arrays.
+struct Loop {
+  std::vector<int64_t> extents;
+
+  size_t count() const {
+    size_t count = 1;
+    for (int64_t extent : extents) count *= static_cast<size_t>(extent);
+    return count;
+  }
+  // Returns the place of element `i` in an array with these strides.
+  int64_t PlaceOf(size_t i, const std::vector<int64_t>& strides) const {
+    int64_t place = 0;
+    auto rest = static_cast<int64_t>(i);
+    for (size_t axis = extents.size(); axis-- > 0; rest /= extents[axis])
+      place += rest % extents[axis] * strides[axis];
+    return place;
+  }
+  // Returns the lowest and the highest place. Requires: count() > 0.
+  std::pair<int64_t, int64_t> Range(const std::vector<int64_t>& strides) const {
+    std::pair<int64_t, int64_t> range{0, 0};
+    for (size_t axis = 0; axis < extents.size(); ++axis) {
+      const int64_t farthest = (extents[axis] - 1) * strides[axis];
+      (farthest < 0 ? range.first : range.second) += farthest;
+    }
+    return range;
+  }
+};
+
+struct StridedCopyBody {
+  void operator()(size_t i, const DeviceArray<const std::byte>& from, int64_t lowest,
+                  const Loop& loop, const std::vector<int64_t>& strides, size_t item_bytes,
+                  const DeviceArray<std::byte>& to) const {
+    const auto place = static_cast<size_t>(loop.PlaceOf(i, strides) - lowest);
+    for (size_t k = 0; k < item_bytes; ++k) to[i * item_bytes + k] = from[place * item_bytes + k];
+  }
+};
+
+void StridedCopy(Device* device, const std::byte* from, const int64_t* extents,
+                 const int64_t* strides, int rank, size_t item_bytes, std::byte* to) {
+  const Loop loop{{extents, extents + rank}};
+  const size_t count = loop.count();
+  if (count == 0) return;
+  const std::vector<int64_t> steps(strides, strides + rank);
+  const auto [lowest, highest] = loop.Range(steps);
+  const std::byte* const begin = from + lowest * static_cast<int64_t>(item_bytes);
+  const size_t bytes = static_cast<size_t>(highest - lowest + 1) * item_bytes;
+  Launch(device, "StridedCopy", count, StridedCopyBody(), In<std::byte>(begin, bytes), lowest, loop,
+         steps, item_bytes, Out<std::byte>(to, count * item_bytes));
+}
+
+template <typename Op>
+struct BinaryBody {
+  void operator()(size_t i, const DeviceArray<const float>& a, const std::vector<int64_t>& a_steps,
+                  const DeviceArray<const float>& b, const std::vector<int64_t>& b_steps,
+                  const Loop& loop, const DeviceArray<float>& out) const {
+    out[i] = Op()(a[static_cast<size_t>(loop.PlaceOf(i, a_steps))],
+                  b[static_cast<size_t>(loop.PlaceOf(i, b_steps))]);
+  }
+};
+
+std::vector<int64_t> ListOf(absl::Span<const int64_t> numbers) {
+  return {numbers.begin(), numbers.end()};
+}
+
+template <typename Op>
+void Binary(Device* device, const ops::BinaryRun& run) {
+  CheckF32(run.dtype);
+  const Loop loop{ListOf(run.extents)};
+  const std::vector<int64_t> a_steps = ListOf(run.a_steps), b_steps = ListOf(run.b_steps);
+  const auto array = [&](const std::byte* address, const std::vector<int64_t>& steps) {
+    return In<float>(address, static_cast<size_t>(loop.Range(steps).second) + 1);
+  };
+  Launch(device, "Binary", loop.count(), BinaryBody<Op>(), array(run.a, a_steps), a_steps,
+         array(run.b, b_steps), b_steps, loop, Out<float>(run.out, loop.count()));
+}
+
+template <typename Op>
+struct UnaryBody {
+  void operator()(size_t i, const DeviceArray<const float>& x,
+                  const DeviceArray<float>& out) const {
+    out[i] = Op()(x[i]);
+  }
+};
+
+template <typename Op>
+void Unary(Device* device, DType dtype, const std::byte* x, std::byte* out, size_t count) {
+  CheckF32(dtype);
+  Launch(device, "Unary", count, UnaryBody<Op>(), In<float>(x, count), Out<float>(out, count));
+}
+
+struct ReluOf {
+  float operator()(float x) const { return x < 0 ? 0 : x; }
+};
+
+struct ReluGradientBody {
+  void operator()(size_t i, const DeviceArray<const float>& y, const DeviceArray<const float>& g,
+                  const DeviceArray<float>& out) const {
+    out[i] = y[i] <= 0 ? 0 : g[i];
+  }
+};
+
+void ReluGradient(Device* device, DType dtype, const std::byte* y, const std::byte* g,
+                  std::byte* out, size_t count) {
+  CheckF32(dtype);
+  Launch(device, "ReluGradient", count, ReluGradientBody(), In<float>(y, count),
+         In<float>(g, count), Out<float>(out, count));
+}
+
+struct SumBody {
+  void operator()(size_t i, const DeviceArray<const float>& x, const ops::AroundAxis& around,
+                  const DeviceArray<float>& out) const {
+    double sum = 0;
+    const size_t outer = i / around.inner, inner = i % around.inner;
+    for (size_t k = 0; k < around.length; ++k)
+      sum += x[(outer * around.length + k) * around.inner + inner];
+    out[i] = static_cast<float>(sum);
+  }
+};
+
+void Sum(Device* device, DType dtype, const std::byte* x, const ops::AroundAxis& around,
+         std::byte* out) {
+  CheckF32(dtype);
+  const size_t count = around.outer * around.inner;
+  Launch(device, "Sum", count, SumBody(), In<float>(x, count * around.length), around,
+         Out<float>(out, count));
+}
+
+struct CastBody {
+  void operator()(size_t i, const DeviceArray<const float>& x,
+                  const DeviceArray<double>& out) const {
+    out[i] = x[i];
+  }
+};
+
+void Cast(Device* device, DType from, const std::byte* x, DType to, std::byte* out, size_t count) {
+  CheckF32(from);
+  PSD_CHECK(to == DType::kF64, "this device casts to f64");
+  Launch(device, "Cast", count, CastBody(), In<float>(x, count), Out<double>(out, count));
+}
+
+struct GatherRowsBody {
+  void operator()(size_t i, const DeviceArray<std::byte>& table, size_t row_bytes,
+                  const DeviceArray<const int64_t>& ids, const DeviceArray<std::byte>& out) const {
+    const size_t row = static_cast<size_t>(ids[i]) * row_bytes;
+    for (size_t k = 0; k < row_bytes; ++k) out[i * row_bytes + k] = table[row + k];
+  }
+};
+
+void GatherRows(Device* device, const std::byte* table, size_t row_bytes, const int64_t* ids,
+                size_t count, std::byte* out) {
+  Launch(device, "GatherRows", count, GatherRowsBody(), Rest(device, table), row_bytes,
+         In<int64_t>(ids, count), Out<std::byte>(out, count * row_bytes));
+}
+
+struct ScatterRowsBody {
+  void operator()(size_t i, const DeviceArray<std::byte>& table, size_t row_bytes,
+                  const DeviceArray<const int64_t>& ids,
+                  const DeviceArray<const std::byte>& rows) const {
+    const size_t row = static_cast<size_t>(ids[i]) * row_bytes;
+    for (size_t k = 0; k < row_bytes; ++k) table[row + k] = rows[i * row_bytes + k];
+  }
+};
+
+void ScatterRows(Device* device, std::byte* table, size_t row_bytes, const int64_t* ids,
+                 size_t count, const std::byte* rows) {
+  Launch(device, "ScatterRows", count, ScatterRowsBody(), Rest(device, table), row_bytes,
+         In<int64_t>(ids, count), In<std::byte>(rows, count * row_bytes));
+}
+
+// ---- optimizers
+
+// The arrays of one parameter, and its state for "adam".
+struct Stepped {
+  DeviceArray<const float> parameter;
+  DeviceArray<float> next;
+  DeviceArray<const float> gradient;
+  DeviceArray<float> first;
+  DeviceArray<float> second;
+
+  template <typename Visit>
+  void VisitArrays(Visit& visit) {
+    emulated::VisitArrays(parameter, visit);
+    emulated::VisitArrays(next, visit);
+    emulated::VisitArrays(gradient, visit);
+    emulated::VisitArrays(first, visit);
+    emulated::VisitArrays(second, visit);
+  }
+};
+
+std::vector<Stepped> AllStepped(const kernels::OptimBatch& batch) {
+  PSD_CHECK(batch.type == kernels::OptimType::kF32, "this device steps f32");
+  std::vector<Stepped> all;
+  for (size_t k = 0; k < batch.count; ++k) {
+    const kernels::OptimArrays& each = batch.arrays[k];
+    const auto state = [&](size_t i) {
+      return Out<float>(each.state[i], each.state[i] == nullptr ? 0 : each.size);
+    };
+    all.push_back({In<float>(each.parameter, each.size), Out<float>(each.next, each.size),
+                   In<float>(each.gradient, each.size), state(0), state(1)});
+  }
+  return all;
+}
+
+// What all parameters of a batch have in common.
+struct Terms {
+  explicit Terms(const kernels::OptimBatch& batch)
+      : gradient_scale(static_cast<float>(batch.gradient_scale)),
+        gradient_limit(static_cast<float>(batch.gradient_limit)),
+        step(batch.step) {}
+  float GradientAt(const Stepped& stepped, size_t i) const {
+    const float scaled = stepped.gradient[i] * gradient_scale;
+    return scaled > gradient_limit ? gradient_limit : std::max(scaled, -gradient_limit);
+  }
+
+  float gradient_scale;
+  float gradient_limit;
+  int64_t step;
+};
+
+struct SgdBody {
+  void operator()(size_t k, const std::vector<Stepped>& all, const Terms& terms,
+                  const kernels::SgdOptions& options) const {
+    const Stepped& each = all[k];
+    for (size_t i = 0; i < each.next.size(); ++i) {
+      const float old = each.parameter[i];
+      const float gradient = terms.GradientAt(each, i) * (options.maximize ? -1 : 1) +
+                             static_cast<float>(options.weight_decay) * old;
+      each.next[i] = old - static_cast<float>(options.lr) * gradient;
+    }
+  }
+};
+
+void Sgd(Device* device, const kernels::SgdOptions& options, const kernels::OptimBatch& batch) {
+  PSD_CHECK(options.momentum == 0, "this device steps without momentum");
+  Launch(device, "sgd", batch.count, SgdBody(), AllStepped(batch), Terms(batch), options);
+}
+
+struct AdamBody {
+  void operator()(size_t k, const std::vector<Stepped>& all, const Terms& terms,
+                  const kernels::AdamOptions& options) const {
+    const double first_bias = 1 - std::pow(options.beta1, static_cast<double>(terms.step));
+    const double second_bias = 1 - std::pow(options.beta2, static_cast<double>(terms.step));
+    const Stepped& each = all[k];
+    for (size_t i = 0; i < each.next.size(); ++i) {
+      const double gradient = terms.GradientAt(each, i);
+      float& first = each.first[i];
+      float& second = each.second[i];
+      first = static_cast<float>(options.beta1 * first + (1 - options.beta1) * gradient);
+      second =
+          static_cast<float>(options.beta2 * second + (1 - options.beta2) * gradient * gradient);
+      each.next[i] = static_cast<float>(each.parameter[i] -
+                                        options.lr * (first / first_bias) /
+                                            (std::sqrt(second / second_bias) + options.eps));
+    }
+  }
+};
+
+void Adam(Device* device, const kernels::AdamOptions& options, const kernels::OptimBatch& batch) {
+  PSD_CHECK(!options.amsgrad && options.weight_decay == 0 && !options.maximize,
+            "this device steps with the plain formula");
+  Launch(device, "adam", batch.count, AdamBody(), AllStepped(batch), Terms(batch), options);
+}
+
+KernelTable TestKernels() {
+  KernelTable table;
+  table.Add(kStridedCopy, StridedCopy);
+  table.Add(ops::kAdd, Binary<std::plus<float>>);
+  table.Add(ops::kMul, Binary<std::multiplies<float>>);
+  table.Add(ops::kNeg, Unary<std::negate<float>>);
+  table.Add(ops::kRelu, Unary<ReluOf>);
+  table.Add(ops::kReluGradient, ReluGradient);
+  table.Add(ops::kSum, Sum);
+  table.Add(ops::kCast, Cast);
+  table.Add(ops::kGatherRows, GatherRows);
+  table.Add(ops::kScatterRows, ScatterRows);
+  table.Add(optim::kSgd, Sgd);
+  table.Add(optim::kAdam, Adam);
+  return table;
+}
+
+}  // namespace
+
+std::vector<std::shared_ptr<EmulatedDevice>> NewTestDevices(int count, uint64_t seed) {
+  EmulatedDeviceOptions options;
+  options.budget_bytes = size_t{16} << 20;
+  options.seed = seed;
+  options.kernels = TestKernels();
+  auto devices = EmulatedDevice::Create(count, options);
+  PSD_CHECK(devices.ok(), devices.status().message());
+  return *std::move(devices);
+}
+
+std::shared_ptr<EmulatedDevice> NewTestDevice(uint64_t seed) {
+  return NewTestDevices(1, seed)[0];
+}
+
+}  // namespace psd::testing
