@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/base/device.h"
+#include "core/base/shared_segment.h"
 #include "core/device/emulated/emulated_device.h"
 #include "core/tensor/ops/cast.h"
 #include "core/tensor/ops/elementwise.h"
@@ -180,16 +181,15 @@ TEST(DeviceTensorDeathTest, TheHostCannotReadADevicesElements) {
 TEST(SegmentTest, ABufferSaysWhereItLiesInItsSegment) {
   class SegmentBlock : public Block {
    public:
-    SegmentBlock(std::byte* data, size_t size, const MemoryPlace& place, size_t offset)
-        : Block(data, size, place, offset) {}
+    SegmentBlock(const SharedSegment& segment, size_t offset)
+        : Block(segment.data() + offset, 256, segment.place(), offset) {}
   };
-  alignas(64) std::byte memory[256] = {};
-  const MemoryPlace segment = MemoryPlace::InSegment(3);
-  const auto block = std::make_shared<SegmentBlock>(memory, 256, segment, 4096);
+  const auto segment = *SharedSegment::Create(8192);
+  const auto block = std::make_shared<SegmentBlock>(*segment, 4096);
   const Tensor tensor = *Tensor::FromBuffer({64}, DType::kF32, Buffer(block));
   const Buffer part = ops::Slice(tensor, 0, 16, 32)->AsBuffer();
   EXPECT_EQ(part.place().kind(), MemoryPlace::Kind::kSegment);
-  EXPECT_EQ(part.place().segment(), 3u);
+  EXPECT_EQ(part.place().segment(), segment.get());
   EXPECT_EQ(part.segment_offset(), 4096u + 64);
   EXPECT_TRUE(tensor.OnHost());
   EXPECT_EQ(tensor.data<float>()[0], 0);

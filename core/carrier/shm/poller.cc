@@ -10,8 +10,8 @@
 #include "absl/status/status.h"
 #include "core/base/start_thread.h"
 #include "core/base/status.h"
+#include "core/base/system_refusal.h"
 #include "core/carrier/shm/spin_policy.h"
-#include "core/carrier/shm/system_refusal.h"
 
 namespace psd::carrier {
 namespace {

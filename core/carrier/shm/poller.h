@@ -10,7 +10,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "core/base/mutex.h"
-#include "core/carrier/shm/unique_fd.h"
+#include "core/base/unique_fd.h"
 
 namespace psd::carrier {
 

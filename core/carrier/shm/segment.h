@@ -5,12 +5,14 @@
 
 #include <cstddef>
 #include <memory>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/base/memory_budget.h"
+#include "core/base/sealed_memory.h"
+#include "core/base/unique_fd.h"
 #include "core/carrier/shm/ring_format.h"
-#include "core/carrier/shm/unique_fd.h"
 
 namespace psd::carrier {
 
@@ -26,52 +28,47 @@ class OwnSegment {
   // seals.
   static absl::StatusOr<std::unique_ptr<OwnSegment>> Create(const RingSizes& sizes,
                                                             MemoryAccount& account);
-  ~OwnSegment();
   OwnSegment(const OwnSegment&) = delete;
   OwnSegment& operator=(const OwnSegment&) = delete;
 
-  SegmentHeader& header() { return *static_cast<SegmentHeader*>(memory_); }
-  std::byte* ring(size_t number) {
-    return static_cast<std::byte*>(memory_) + sizes_.OffsetOf(number);
-  }
+  SegmentHeader& header() { return *reinterpret_cast<SegmentHeader*>(memory_.mapping.data()); }
+  std::byte* ring(size_t number) { return memory_.mapping.data() + sizes_.OffsetOf(number); }
   const RingSizes& sizes() const { return sizes_; }
 
   // The descriptor that the other end maps. CloseFd closes it; the memory stays.
-  int fd() const { return fd_.get(); }
-  void CloseFd() { fd_ = UniqueFd(); }
+  int fd() const { return memory_.fd.get(); }
+  void CloseFd() { memory_.fd = UniqueFd(); }
 
  private:
-  OwnSegment(const RingSizes& sizes, UniqueFd fd, void* memory, MemoryCharge charge);
+  OwnSegment(const RingSizes& sizes, SealedMemory memory, MemoryCharge charge);
 
   const RingSizes sizes_;
-  UniqueFd fd_;
-  void* const memory_;
+  SealedMemory memory_;
   const MemoryCharge charge_;
 };
 
 // A segment that another process made, mapped for reading. Thread-compatible.
 class PeerSegment {
  public:
-  // Takes the descriptor that a peer passed. Reading the memory cannot fail later: the peer cannot
-  // shrink the segment or punch holes into it. Errors: INVALID_ARGUMENT saying what is wrong with
-  // the descriptor: no sealed memory, a missing seal, too short, not open for writing, or pages
-  // that do not exist yet; RESOURCE_EXHAUSTED if it cannot be mapped.
+  // Takes the descriptor that a peer passed. Reading the memory cannot fail later. Errors:
+  // INVALID_ARGUMENT if sizes or descriptor are wrong, RESOURCE_EXHAUSTED if the memory cannot be
+  // mapped (sealed_memory.h).
   static absl::StatusOr<std::unique_ptr<PeerSegment>> Map(const RingSizes& sizes, UniqueFd fd);
-  ~PeerSegment();
   PeerSegment(const PeerSegment&) = delete;
   PeerSegment& operator=(const PeerSegment&) = delete;
 
-  const SegmentHeader& header() const { return *static_cast<const SegmentHeader*>(memory_); }
-  const std::byte* ring(size_t number) const {
-    return static_cast<const std::byte*>(memory_) + sizes_.OffsetOf(number);
+  const SegmentHeader& header() const {
+    return *reinterpret_cast<const SegmentHeader*>(mapping_.data());
   }
+  const std::byte* ring(size_t number) const { return mapping_.data() + sizes_.OffsetOf(number); }
   const RingSizes& sizes() const { return sizes_; }
 
  private:
-  PeerSegment(const RingSizes& sizes, const void* memory) : sizes_(sizes), memory_(memory) {}
+  PeerSegment(const RingSizes& sizes, MemoryMapping mapping)
+      : sizes_(sizes), mapping_(std::move(mapping)) {}
 
   const RingSizes sizes_;
-  const void* const memory_;
+  const MemoryMapping mapping_;
 };
 
 }  // namespace psd::carrier

@@ -10,8 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/clock.h"
 #include "core/base/status.h"
+#include "core/base/system_refusal.h"
 #include "core/carrier/link_rules.h"
-#include "core/carrier/shm/system_refusal.h"
 
 namespace psd::carrier {
 namespace {

@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "core/base/status.h"
-#include "core/carrier/shm/system_refusal.h"
+#include "core/base/system_refusal.h"
 
 namespace psd::carrier {
 namespace {

@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "core/carrier/shm/unique_fd.h"
+#include "core/base/unique_fd.h"
 
 namespace psd::carrier {
 

@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "core/base/mutex.h"
+#include "core/base/unique_fd.h"
 #include "core/carrier/shm/poller.h"
 #include "core/carrier/shm/turn_taking.h"
-#include "core/carrier/shm/unique_fd.h"
 
 namespace psd::carrier {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-namespace psd::carrier {
+namespace psd {
 
 // Owns a file descriptor and closes it; -1 if there is none. Thread-compatible.
 class UniqueFd {
@@ -27,4 +27,4 @@ class UniqueFd {
   int fd_ = -1;
 };
 
-}  // namespace psd::carrier
+}  // namespace psd

@@ -1,4 +1,4 @@
-#include "core/carrier/shm/system_refusal.h"
+#include "core/base/system_refusal.h"
 
 #include <sys/resource.h>
 
@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/remedy.h"
 
-namespace psd::carrier {
+namespace psd {
 namespace {
 
 std::string SoftLimit(__rlimit_resource resource) {
@@ -60,7 +60,7 @@ absl::Status SystemRefusal(absl::string_view what, int error) {
   return WithRemedy(
       absl::ResourceExhaustedError(absl::StrCat("the system refuses ", what, ": ",
                                                 std::strerror(error), "; limit: ", cause.limit)),
-      absl::StrCat(cause.remedy, ", or use the network (shared_memory: false)"));
+      absl::StrCat(cause.remedy, ", or turn shared memory off (shared_memory: false)"));
 }
 
-}  // namespace psd::carrier
+}  // namespace psd

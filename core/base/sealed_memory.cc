@@ -1,0 +1,122 @@
+#include "core/base/sealed_memory.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "core/base/aligned_mapping.h"
+#include "core/base/system_refusal.h"
+
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
+
+namespace psd {
+namespace {
+
+// MFD_NOEXEC_SEAL, which older headers do not name. Some systems allow no other files.
+constexpr unsigned kNoExecution = 0x0008;
+
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE;
+
+absl::Status NoMemory(absl::string_view purpose, size_t bytes, const char* step, int error) {
+  return SystemRefusal(
+      absl::StrCat(bytes, " bytes of shared memory for ", purpose, " (", step, ")"), error);
+}
+
+// A file that would grow beyond this limit, which counts for shared memory, too, ends the process
+// with a signal.
+bool MayHaveFilesOf(size_t bytes) {
+  rlimit limit = {};
+  return getrlimit(RLIMIT_FSIZE, &limit) != 0 || bytes <= limit.rlim_cur;
+}
+
+// Maps a file with all its pages. Returns null, with errno set, if the system refuses.
+void* MapFile(int fd, size_t bytes, int protection) {
+  void* place = nullptr;
+  int flags = MAP_SHARED | MAP_POPULATE;
+  if (bytes >= kHugePageBytes) {
+    // The file replaces a mapping that has the right address.
+    place = MapAligned((bytes + kPageBytes - 1) / kPageBytes * kPageBytes, kHugePageBytes);
+    if (place == nullptr) return nullptr;
+    flags |= MAP_FIXED;
+  }
+  // If this fails, the system may have removed the replaced mapping, and another thread may use its
+  // address by now. So it is not removed here.
+  void* memory = mmap(place, bytes, protection, flags, fd, 0);
+  return memory == MAP_FAILED ? nullptr : memory;
+}
+
+}  // namespace
+
+MemoryMapping::~MemoryMapping() {
+  if (data_ != nullptr) munmap(data_, size_);
+}
+
+absl::StatusOr<SealedMemory> MakeSealedMemory(const char* name, absl::string_view purpose,
+                                              size_t bytes) {
+  UniqueFd fd(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | kNoExecution));
+  if (!fd.valid() && errno == EINVAL)  // systems before Linux 6.3
+    fd = UniqueFd(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd.valid()) return NoMemory(purpose, bytes, "memfd_create", errno);
+  if (!MayHaveFilesOf(bytes)) return NoMemory(purpose, bytes, "ftruncate", EFBIG);
+  // All pages are there from the start, so no later access can fail for memory.
+  if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0)
+    return NoMemory(purpose, bytes, "ftruncate", errno);
+  int error = EINTR;
+  while (error == EINTR) error = posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes));
+  if (error != 0) return NoMemory(purpose, bytes, "fallocate", error);
+  void* memory = MapFile(fd.get(), bytes, PROT_READ | PROT_WRITE);
+  if (memory == nullptr) return NoMemory(purpose, bytes, "mmap", errno);
+  MemoryMapping mapping(static_cast<std::byte*>(memory), bytes);
+  if (fcntl(fd.get(), F_ADD_SEALS, kSeals | F_SEAL_SEAL) != 0) {
+    if (errno != EINVAL) return NoMemory(purpose, bytes, "F_ADD_SEALS", errno);
+    return absl::UnimplementedError(
+        "this system cannot seal shared memory against writers; Linux 5.1 or later can");
+  }
+  return SealedMemory{std::move(fd), std::move(mapping)};
+}
+
+absl::StatusOr<MemoryMapping> MapSealedMemory(const UniqueFd& fd, size_t bytes,
+                                              absl::string_view needed_by) {
+  const int seals = fcntl(fd.get(), F_GET_SEALS);
+  if (seals < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the peer's descriptor is no sealed memory: F_GET_SEALS: ", std::strerror(errno)));
+  }
+  if ((seals & kSeals) != kSeals) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the peer's segment has the seals ", seals, "; ", kSeals,
+                     " (against shrinking, growing and later writers) are needed"));
+  }
+  struct stat status = {};
+  if (fstat(fd.get(), &status) != 0 || static_cast<size_t>(status.st_size) != bytes) {
+    return absl::InvalidArgumentError(absl::StrCat("the peer's segment has ", status.st_size,
+                                                   " bytes; ", needed_by, " take ", bytes));
+  }
+  // Pages can be allocated behind the end of a file, too. They go when the file is cut to the
+  // length that it has, and none can come back, because it is sealed against growing. So the pages
+  // that are left all lie before the end.
+  if (ftruncate(fd.get(), status.st_size) != 0 || fstat(fd.get(), &status) != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the peer's descriptor is not open for writing: ftruncate: ", std::strerror(errno)));
+  }
+  if (static_cast<size_t>(status.st_blocks) * 512 < bytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("of the ", bytes, " bytes of the peer's segment only ",
+                     static_cast<size_t>(status.st_blocks) * 512, " are allocated"));
+  }
+  void* memory = MapFile(fd.get(), bytes, PROT_READ);
+  if (memory == nullptr) return NoMemory("a link", bytes, "mmap", errno);
+  return MemoryMapping(static_cast<std::byte*>(memory), bytes);
+}
+
+}  // namespace psd
