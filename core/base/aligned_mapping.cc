@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdint>
 
 namespace psd {
@@ -19,6 +20,13 @@ void* MapAligned(size_t length, size_t alignment) {
   // This is a hint: if the system ignores it, only speed is lost.
   if (alignment >= kHugePageBytes) madvise(address, length, MADV_HUGEPAGE);
   return address;
+}
+
+size_t MappingLength(size_t bytes) {
+  size_t unit = kPageBytes;
+  if (bytes >= kHugePageBytes) unit = kHugePageBytes / 8;
+  if (bytes >= 8 * kHugePageBytes) unit = kHugePageBytes;
+  return (std::max<size_t>(bytes, 1) + unit - 1) / unit * unit;
 }
 
 }  // namespace psd

@@ -1,32 +1,24 @@
 #include "core/base/buffer.h"
 
-#include <sys/mman.h>
-
 #include <cstdint>
-#include <map>
+#include <cstring>
+#include <optional>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/aligned_mapping.h"
 #include "core/base/aligned_memory.h"
-#include "core/base/mutex.h"
+#include "core/base/length_cache.h"
+#include "core/base/memory_mapping.h"
 #include "core/base/small_memory.h"
+#include "core/base/status.h"
 
 namespace psd {
 namespace {
 
 size_t RoundUp(size_t bytes, size_t multiple) {
   return (bytes + multiple - 1) / multiple * multiple;
-}
-
-// Mappings have lengths that are multiples of this unit, so that they can be reused for blocks of a
-// similar size. The part of a huge page behind a block becomes resident with the block and is
-// charged to no account, so for blocks of at least a huge page the unit is at most an eighth of the
-// block.
-size_t MappingUnit(size_t bytes) {
-  if (bytes < kHugePageBytes) return kPageBytes;
-  return bytes < 8 * kHugePageBytes ? kHugePageBytes / 8 : kHugePageBytes;
 }
 
 absl::Status OutOfMemory(size_t bytes) {
@@ -52,51 +44,19 @@ class SmallBlock : public Block {
               size) {}
 };
 
-// Keeps freed mappings for reuse, by length, up to a bound on their bytes. Thread-safe.
-class MappingCache {
- public:
-  explicit MappingCache(size_t bound_bytes) : bound_bytes_(bound_bytes) {}
-  ~MappingCache() {
-    for (auto& [length, address] : free_) munmap(address, length);
-  }
-
-  void* Take(size_t length) PSD_EXCLUDES(mutex_) {
-    MutexLock lock(mutex_);
-    auto found = free_.find(length);
-    if (found == free_.end()) return nullptr;
-    void* address = found->second;
-    free_.erase(found);
-    bytes_ -= length;
-    return address;
-  }
-
-  void Give(void* address, size_t length) PSD_EXCLUDES(mutex_) {
-    {
-      MutexLock lock(mutex_);
-      if (bytes_ + length <= bound_bytes_) {
-        free_.emplace(length, address);
-        bytes_ += length;
-        return;
-      }
-    }
-    munmap(address, length);
-  }
-
- private:
-  const size_t bound_bytes_;
-  Mutex mutex_;  // leaf
-  size_t bytes_ PSD_GUARDED_BY(mutex_) = 0;
-  std::multimap<size_t, void*> free_ PSD_GUARDED_BY(mutex_);
-};
+using MappingCache = LengthCache<MemoryMapping>;
 
 class MappedBlock : public Block {
  public:
-  MappedBlock(std::byte* data, size_t size, size_t length, std::shared_ptr<MappingCache> cache)
-      : Block(data, size), length_(length), cache_(std::move(cache)) {}
-  ~MappedBlock() override { cache_->Give(data(), length_); }
+  MappedBlock(MemoryMapping mapping, size_t size, std::shared_ptr<MappingCache> cache)
+      : Block(mapping.data(), size), mapping_(std::move(mapping)), cache_(std::move(cache)) {}
+  ~MappedBlock() override {
+    const size_t length = mapping_.size();
+    cache_->Give(length, std::move(mapping_));
+  }
 
  private:
-  const size_t length_;
+  MemoryMapping mapping_;
   const std::shared_ptr<MappingCache> cache_;  // shared by the allocator and its live blocks
 };
 
@@ -126,14 +86,14 @@ class HeapAllocator : public Allocator {
   }
 
   absl::StatusOr<std::shared_ptr<Block>> AllocateMapped(size_t bytes) {
-    const bool huge = bytes >= kHugePageBytes;
-    const size_t length = RoundUp(bytes == 0 ? 1 : bytes, MappingUnit(bytes));
-    void* address = cache_->Take(length);
-    if (address == nullptr) {
-      address = MapAligned(length, huge ? kHugePageBytes : kPageBytes);
-      if (address == nullptr) return OutOfMemory(bytes);
+    const size_t length = MappingLength(bytes);
+    std::optional<MemoryMapping> mapping = cache_->Take(length);
+    if (!mapping.has_value()) {
+      mapping.emplace(MapAligned(length, bytes >= kHugePageBytes ? kHugePageBytes : kPageBytes),
+                      length);
+      if (mapping->data() == nullptr) return OutOfMemory(bytes);
     }
-    return std::make_shared<MappedBlock>(static_cast<std::byte*>(address), bytes, length, cache_);
+    return std::make_shared<MappedBlock>(*std::move(mapping), bytes, cache_);
   }
 
   const HeapAllocatorOptions options_;
@@ -151,6 +111,14 @@ Buffer Buffer::FromString(std::string bytes) {
   const auto* data = reinterpret_cast<const std::byte*>(owner->data());
   size_t size = owner->size();
   return Buffer(std::move(owner), data, size);
+}
+
+absl::StatusOr<Buffer> StableBytes(const Buffer& bytes) {
+  if (bytes.place().kind() != MemoryPlace::Kind::kForeign) return bytes;
+  PSD_ASSIGN_OR_RETURN(const std::shared_ptr<Block> copy,
+                       NewHeapAllocator()->Allocate(bytes.size()));
+  if (!bytes.empty()) std::memcpy(copy->data(), bytes.data(), bytes.size());
+  return Buffer(copy);
 }
 
 }  // namespace psd

@@ -71,7 +71,8 @@ struct HeapAllocatorOptions {
 std::shared_ptr<Allocator> NewHeapAllocator(const HeapAllocatorOptions& options = {});
 
 // A read-only slice of memory, together with a reference to the object that keeps this memory
-// alive. Copies of a Buffer share the bytes, which never change. Thread-compatible.
+// alive. Copies of a Buffer share the bytes, which never change, unless another process lent them
+// (MemoryPlace::Kind::kForeign; see StableBytes). Thread-compatible.
 class Buffer {
  public:
   Buffer() = default;
@@ -115,5 +116,10 @@ class Buffer {
   size_t size_ = 0;
   const Block* block_ = nullptr;
 };
+
+// Returns `bytes`, or a copy on the heap if another process may change them at any time. Bytes that
+// are checked first and used later, such as messages and indexes, must be stable. Errors:
+// RESOURCE_EXHAUSTED, if there is no memory for the copy.
+absl::StatusOr<Buffer> StableBytes(const Buffer& bytes);
 
 }  // namespace psd

@@ -255,12 +255,19 @@ absl::Status MemoryAccount::Add(size_t bytes) {
 }
 
 std::shared_ptr<MemoryBudget> MemoryBudget::Create(size_t limit_bytes) {
+  return Create(limit_bytes, [](size_t cache_bytes) {
+    HeapAllocatorOptions heap;
+    heap.cache_bytes = cache_bytes;
+    return NewHeapAllocator(heap);
+  });
+}
+
+std::shared_ptr<MemoryBudget> MemoryBudget::Create(size_t limit_bytes, AllocatorSource source) {
   const bool limited = limit_bytes != 0;
   const size_t all = limited ? limit_bytes - limit_bytes / 8 : SIZE_MAX;
   const size_t for_values = limited ? limit_bytes - limit_bytes / 4 : SIZE_MAX;
-  HeapAllocatorOptions heap;
-  heap.cache_bytes = limited ? std::min(kMaxKeptBytes, limit_bytes / 16) : kMaxKeptBytes;
-  const std::shared_ptr<Allocator> reused = NewHeapAllocator(heap);
+  const std::shared_ptr<Allocator> reused =
+      source(limited ? std::min(kMaxKeptBytes, limit_bytes / 16) : kMaxKeptBytes);
   const auto meters = std::make_shared<Meters>(limit_bytes);
   const size_t in_transit = all - limit_bytes / 32;
   const size_t hosted = all - limit_bytes / 64;
@@ -279,7 +286,7 @@ std::shared_ptr<MemoryBudget> MemoryBudget::Create(size_t limit_bytes) {
   };
   std::shared_ptr<MemoryBudget> budget(new MemoryBudget);
   budget->limit_bytes_ = limit_bytes;
-  budget->hosted_ = account(AccountKind::kHosted, hosted, NewHeapAllocator());
+  budget->hosted_ = account(AccountKind::kHosted, hosted, source(0));
   budget->transit_ = account(AccountKind::kTransit, in_transit, reused);
   budget->essential_ = account(AccountKind::kTransit, all, reused);
   return budget;

@@ -6,38 +6,13 @@
 // can read it until it is unmapped, whatever other processes do.
 
 #include <cstddef>
-#include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "core/base/memory_mapping.h"
 #include "core/base/unique_fd.h"
 
 namespace psd {
-
-// A mapping, which the destructor removes. Thread-compatible.
-class MemoryMapping {
- public:
-  MemoryMapping() = default;
-  MemoryMapping(std::byte* data, size_t size) : data_(data), size_(size) {}
-  MemoryMapping(MemoryMapping&& other) noexcept { Swap(other); }
-  MemoryMapping& operator=(MemoryMapping&& other) noexcept {
-    Swap(other);
-    return *this;
-  }
-  ~MemoryMapping();
-
-  std::byte* data() const { return data_; }
-  size_t size() const { return size_; }
-
- private:
-  void Swap(MemoryMapping& other) {
-    std::swap(data_, other.data_);
-    std::swap(size_, other.size_);
-  }
-
-  std::byte* data_ = nullptr;
-  size_t size_ = 0;
-};
 
 struct SealedMemory {
   UniqueFd fd;            // to be passed to other processes
@@ -45,10 +20,10 @@ struct SealedMemory {
 };
 
 // Makes `bytes` zeroed bytes of sealed memory. `name` is shown in /proc/PID/maps, `purpose` in
-// errors ("a link"). Memory of two megabytes and more starts at a multiple of a huge page.
-// Errors: RESOURCE_EXHAUSTED naming the size, the system call and the limit, if the system has no
-// memory or descriptor; UNIMPLEMENTED if the system has no such seals.
-// Requires: bytes > 0.
+// errors ("a link"). The whole huge pages of the memory (2 MiB) are huge pages in both processes,
+// if the system can give some at once (Linux 6.1 or later). Errors: RESOURCE_EXHAUSTED naming the
+// size, the system call and the limit, if the system has no memory or descriptor; UNIMPLEMENTED if
+// the system has no such seals. Requires: bytes > 0.
 absl::StatusOr<SealedMemory> MakeSealedMemory(const char* name, absl::string_view purpose,
                                               size_t bytes);
 

@@ -37,7 +37,7 @@ size_t SharedSegment::MostSegments() {
 }
 
 absl::StatusOr<std::shared_ptr<SharedSegment>> SharedSegment::Create(size_t bytes) {
-  const size_t length = (std::max<size_t>(bytes, 1) + kPageBytes - 1) / kPageBytes * kPageBytes;
+  const size_t length = MappingLength(bytes);
   const size_t most = MostSegments();
   absl::StatusOr<SealedMemory> memory = TooMany(most);
   if (living.fetch_add(1, std::memory_order_relaxed) < most)

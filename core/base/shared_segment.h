@@ -28,9 +28,9 @@ class SegmentWatcher {
 // Thread-safe.
 class SharedSegment : public std::enable_shared_from_this<SharedSegment> {
  public:
-  // Returns a segment of at least `bytes` zeroed bytes. A process has at most MostSegments().
-  // Errors: RESOURCE_EXHAUSTED naming the size, the system call and the limit that is reached;
-  // UNIMPLEMENTED if the system cannot seal memory.
+  // Returns a segment of MappingLength(bytes) zeroed bytes (aligned_mapping.h). A process has at
+  // most MostSegments(). Errors: RESOURCE_EXHAUSTED naming the size, the system call and the limit
+  // that is reached; UNIMPLEMENTED if the system cannot seal memory.
   static absl::StatusOr<std::shared_ptr<SharedSegment>> Create(size_t bytes);
   ~SharedSegment();
   SharedSegment(const SharedSegment&) = delete;

@@ -15,6 +15,7 @@
 #include "core/base/memory_budget.h"
 #include "core/base/memory_scope.h"
 #include "core/base/remedy.h"
+#include "core/base/result_memory.h"
 #include "core/base/small_charges.h"
 #include "core/base/small_memory.h"
 #include "core/tensor/strided_copy.h"
@@ -27,24 +28,6 @@ namespace {
 // The elements of tensors up to this size follow their description, so there is one piece of memory
 // instead of two to allocate, free and fetch.
 constexpr size_t kMaxBytesInOnePiece = size_t{64} << 10;
-
-// The most bytes of freed large results that are kept for later ones: about as much as one step of
-// a large model uses.
-constexpr size_t kResultCacheBytes = size_t{256} << 20;
-
-// Returns the allocator for the results of operators: ordinary process memory. The process has one,
-// which is made at the first use and never destroyed; it is thread-safe. The results of a step have
-// the same sizes as those of the step before, so freed mappings are kept, up to kResultCacheBytes.
-// Stores have allocators of their own, and so have threads that work for peers within a memory
-// budget (MemoryScope).
-Allocator& DefaultAllocator() {
-  static const std::shared_ptr<Allocator>& heap = *new std::shared_ptr<Allocator>([] {
-    HeapAllocatorOptions options;
-    options.cache_bytes = kResultCacheBytes;
-    return NewHeapAllocator(options);
-  }());
-  return *heap;
-}
 
 template <typename T>
 void Fill(std::byte* to, int64_t count, T value) {
@@ -109,6 +92,13 @@ Tensor CopyOf(const Shape& shape, const Values& values) {
 // Returns the allocator for results on the device of `x`. Null stands for the host's allocator.
 Allocator* AllocatorBeside(const Tensor& x) {
   return x.OnHost() ? nullptr : &x.device()->memory();
+}
+
+// Whether elements may be read where they are. Another process may change lent bytes at any time.
+// That does no harm to floats, which can be anything, but an index that has been checked would no
+// longer be in range.
+bool IsStable(const Buffer& bytes, DType dtype) {
+  return IsFloating(dtype) || bytes.place().kind() != MemoryPlace::Kind::kForeign;
 }
 
 bool IsAligned(const std::byte* data, size_t alignment) {
@@ -257,9 +247,10 @@ absl::StatusOr<Tensor> Tensor::EmptyOf(const Shape& shape, int64_t elements, DTy
   if (allocator == nullptr) {
     if (bytes <= kMaxBytesInOnePiece) return InOnePiece(shape, elements, dtype, bytes);
     allocator = MemoryScope::Current();
-    if (allocator == nullptr) allocator = &DefaultAllocator();
   }
-  PSD_ASSIGN_OR_RETURN(std::shared_ptr<Block> block, allocator->Allocate(bytes));
+  PSD_ASSIGN_OR_RETURN(std::shared_ptr<Block> block, allocator != nullptr
+                                                         ? allocator->Allocate(bytes)
+                                                         : ResultMemory()->Allocate(bytes));
   const Block* const identity = block.get();
   return OfStorage(shape, elements, dtype, std::move(block), identity->data(), identity);
 }
@@ -332,7 +323,8 @@ absl::StatusOr<Tensor> Tensor::FromBuffer(const Shape& shape, DType dtype, Buffe
                           " bytes of elements, but the payload has ", bytes.size())),
                       "send exactly its elements");
   }
-  if (bytes.owner() != nullptr && IsAligned(bytes.data(), ItemSize(dtype))) {
+  if (IsStable(bytes, dtype) && bytes.owner() != nullptr &&
+      IsAligned(bytes.data(), ItemSize(dtype))) {
     const std::byte* data = bytes.data();
     const Block* block = bytes.block();
     return OfStorage(shape, elements, dtype, std::move(bytes).owner(), data, block);
@@ -351,8 +343,8 @@ absl::Status Tensor::CutRun(const Shape& shape, DType dtype, const Buffer& bytes
   PSD_CHECK(
       count <= std::numeric_limits<uint32_t>::max() && bytes.size() == (count - 1) * step + need,
       "a run of tensors cut from bytes of another size");
-  if (bytes.owner() == nullptr || !IsAligned(bytes.data(), ItemSize(dtype)) ||
-      step % ItemSize(dtype) != 0) {
+  if (!IsStable(bytes, dtype) || bytes.owner() == nullptr ||
+      !IsAligned(bytes.data(), ItemSize(dtype)) || step % ItemSize(dtype) != 0) {
     for (size_t i = 0; i < count; ++i) {
       PSD_ASSIGN_OR_RETURN(Tensor copy, FromBuffer(shape, dtype, bytes.Slice(i * step, need)));
       tensors->push_back(std::move(copy));

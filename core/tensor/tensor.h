@@ -48,7 +48,8 @@ class Tensor {
 
   // Returns a contiguous tensor whose elements are not initialised. The memory comes from
   // `allocator`. If that is null, it is ordinary process memory or, for more than 64 KiB, the
-  // memory of the thread's MemoryScope. Errors: RESOURCE_EXHAUSTED.
+  // memory of the thread's MemoryScope; without a scope, ResultMemory(). Errors:
+  // RESOURCE_EXHAUSTED.
   static absl::StatusOr<Tensor> Empty(const Shape& shape, DType dtype,
                                       Allocator* allocator = nullptr);
   // As Empty, in memory of the device of `x`.
@@ -83,7 +84,8 @@ class Tensor {
   }
 
   // Returns a contiguous tensor over `bytes`, such as received bytes. They are shared, unless they
-  // have no owner or their address is not a multiple of the element size: then they are copied.
+  // have no owner, their address is not a multiple of the element size, or `dtype` is not floating
+  // and another process may change them (MemoryPlace::Kind::kForeign): then they are copied.
   // Errors: INVALID_ARGUMENT unless bytes.size() is exactly what shape and dtype need.
   static absl::StatusOr<Tensor> FromBuffer(const Shape& shape, DType dtype, Buffer bytes);
   // Appends `count` tensors of the same shape and dtype, each as by FromBuffer: the first over the
