@@ -9,15 +9,20 @@
 namespace psd {
 namespace {
 
-// The allocators of all scopes, the newest last, behind one of ordinary memory.
+struct Source {
+  const ResultMemoryScope* scope;  // null for the first, of ordinary memory
+  std::shared_ptr<Allocator> allocator;
+};
+
+// The source of each scope, the newest last.
 struct Sources {
   Mutex mutex;  // leaf
-  std::vector<std::shared_ptr<Allocator>> allocators PSD_GUARDED_BY(mutex);
+  std::vector<Source> all PSD_GUARDED_BY(mutex);
 
   Sources() {
     HeapAllocatorOptions heap;
     heap.cache_bytes = kKeptResultBytes;
-    allocators.push_back(NewHeapAllocator(heap));
+    all.push_back({nullptr, NewHeapAllocator(heap)});
   }
 };
 
@@ -31,21 +36,23 @@ Sources& TheSources() {
 std::shared_ptr<Allocator> ResultMemory() {
   Sources& sources = TheSources();
   MutexLock lock(sources.mutex);
-  return sources.allocators.back();
+  return sources.all.back().allocator;
 }
 
-ResultMemoryScope::ResultMemoryScope(std::shared_ptr<Allocator> allocator)
-    : allocator_(std::move(allocator)) {
+ResultMemoryScope::ResultMemoryScope(std::shared_ptr<Allocator> allocator) {
   Sources& sources = TheSources();
   MutexLock lock(sources.mutex);
-  sources.allocators.push_back(allocator_);
+  sources.all.push_back({this, std::move(allocator)});
 }
 
 ResultMemoryScope::~ResultMemoryScope() {
   Sources& sources = TheSources();
+  Source ended;  // freed after the lock
   MutexLock lock(sources.mutex);
-  auto& all = sources.allocators;
-  all.erase(std::find(all.begin() + 1, all.end(), allocator_));
+  const auto mine = std::find_if(sources.all.begin(), sources.all.end(),
+                                 [this](const Source& each) { return each.scope == this; });
+  ended = std::move(*mine);
+  sources.all.erase(mine);
 }
 
 }  // namespace psd

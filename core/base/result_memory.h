@@ -12,7 +12,8 @@ namespace psd {
 // one of ordinary process memory, which keeps freed blocks for reuse. Thread-safe.
 std::shared_ptr<Allocator> ResultMemory();
 
-// Large results that freed memory is kept for: about as much as one step of a large model uses.
+// The most bytes of freed large results that are kept for later ones: about as much as one step of
+// a large model uses. The results of a step have the same sizes as those of the step before.
 inline constexpr size_t kKeptResultBytes = size_t{256} << 20;
 
 // While it exists, ResultMemory() returns `allocator`, unless a newer one exists. It counts for all
@@ -23,9 +24,6 @@ class ResultMemoryScope {
   ~ResultMemoryScope();
   ResultMemoryScope(const ResultMemoryScope&) = delete;
   ResultMemoryScope& operator=(const ResultMemoryScope&) = delete;
-
- private:
-  const std::shared_ptr<Allocator> allocator_;  // shared with the code that allocates
 };
 
 }  // namespace psd

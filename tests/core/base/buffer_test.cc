@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "tests/core/base/lent_block.h"
 
 namespace psd {
 namespace {
@@ -203,6 +204,19 @@ TEST(BufferTest, FromStringKeepsShortLongAndBinary) {
   std::string binary("\0\xff\0", 3);
   EXPECT_EQ(Buffer::FromString(binary).view(), binary);
   EXPECT_EQ(Buffer::FromString(std::string(kMiB, 'x')).size(), kMiB);
+}
+
+TEST(BufferTest, StableBytesDoNotChangeWithThoseThatAnotherProcessLent) {
+  const auto lent = testing::LentBlock::Of("lent");
+  const Buffer stable = *StableBytes(Buffer(lent));
+  lent->data()[0] = std::byte{'b'};
+  EXPECT_EQ(stable.view(), "lent");
+  EXPECT_EQ(stable.place().kind(), MemoryPlace::Kind::kHeap);
+  EXPECT_TRUE(StableBytes(Buffer(testing::LentBlock::Of("")))->empty());
+
+  const Buffer own = Buffer::FromString("own");
+  EXPECT_EQ(StableBytes(own)->data(), own.data());
+  EXPECT_EQ(StableBytes(Buffer())->data(), nullptr);
 }
 
 }  // namespace

@@ -7,6 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/memory_place.h"
+#include "core/base/shared_allocator.h"
+#include "core/base/shared_segment.h"
 #include "core/base/small_charges.h"
 #include "core/base/status.h"
 #include "gmock/gmock.h"
@@ -206,6 +209,29 @@ TEST(MemoryBudget, WithoutLimitItCountsAllTheSame) {
   EXPECT_EQ(budget->transit()->used_bytes(), 1'000'000u);
   EXPECT_EQ(budget->hosted()->used_bytes(), size_t{1} << 50);
   EXPECT_EQ(budget->transit()->limit_bytes(), 0u);
+}
+
+TEST(MemoryBudget, BlocksInSegmentsAreChargedLikeAllOthers) {
+  constexpr size_t kBytes = size_t{1} << 20;
+  const auto budget = MemoryBudget::Create(16 * kBytes, [](size_t cache_bytes) {
+    SharedAllocatorOptions options;
+    options.cache_bytes = cache_bytes;
+    return NewSharedAllocator(options);
+  });
+  auto block = *budget->transit()->Allocate(kBytes);
+  ASSERT_EQ(block->place().kind(), MemoryPlace::Kind::kSegment);
+  EXPECT_EQ(block->data(), block->place().segment()->data());
+  EXPECT_EQ(budget->transit()->used_bytes(), kBytes);
+  EXPECT_TRUE(budget->hosted()->Counts(block.get()));
+  const void* const storage = block.get();
+  ASSERT_TRUE(budget->hosted()->TakeOver({&storage, 1}).ok());
+  EXPECT_EQ(budget->hosted()->used_bytes(), kBytes);
+  EXPECT_EQ(budget->transit()->used_bytes(), 0u);
+  const uint64_t segment = block->place().segment()->id();
+  block.reset();
+  EXPECT_EQ(budget->hosted()->used_bytes(), 0u);
+  // It came from transit, where freed segments are kept.
+  EXPECT_EQ((*budget->transit()->Allocate(kBytes))->place().segment()->id(), segment);
 }
 
 }  // namespace
