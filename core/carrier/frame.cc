@@ -1,6 +1,7 @@
 #include "core/carrier/frame.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -20,7 +21,19 @@ enum Kind : uint8_t {
   kOpenBulk = 6,
   kGoodbye = 7,
   kRoom = 8,
+  kLent = 9,
+  kReturned = 10,
+  kDeclined = 11,
+  kGone = 12,
+  kForgotten = 13,
 };
+
+constexpr size_t kLentEntryBytes = 3 * 8;
+// The most numbers of a frame between its preamble and its table of buffers: those of an announce.
+constexpr size_t kFixedNumberBytes = 2 * 8;
+// The offsets of kind and buffer_count in a preamble.
+constexpr size_t kKindOffset = 4;
+constexpr size_t kBufferCountOffset = 12;
 
 constexpr size_t kHelloBytes = 16 + 4 + 4 + 4 * 8;
 constexpr size_t kBufferOverheadBytes = 64;
@@ -150,6 +163,67 @@ absl::StatusOr<PieceFrame> DecodePiece(ByteReader body) {
   return frame;
 }
 
+absl::StatusOr<LentBuffer> ReadLentBuffer(ByteReader& body) {
+  LentBuffer buffer;
+  buffer.segment = body.ReadU64();
+  buffer.offset = body.ReadU64();
+  buffer.bytes = body.ReadU64();
+  if (buffer.segment == 0 && buffer.offset != 0) {
+    return Malformed("a buffer in no segment at ", buffer.offset);
+  }
+  if (buffer.offset % kBlockAlignment != 0) {
+    return Malformed("a lent buffer at ", buffer.offset, ", which is no multiple of ",
+                     kBlockAlignment);
+  }
+  return buffer;
+}
+
+absl::StatusOr<LentFrame> DecodeLent(const Preamble& preamble, ByteReader body,
+                                     const Limits& limits) {
+  const size_t count = preamble.buffer_count;
+  if (body.remaining() < 8 || body.remaining() - 8 > kMaxLentFrameBytes) {
+    return Malformed("a lent frame with a body of ", body.remaining(), " bytes");
+  }
+  LentFrame frame;
+  frame.lease = body.ReadU64();
+  if (body.remaining() / kLentEntryBytes < count) {
+    return Malformed("the table of lent buffers is cut short");
+  }
+  MessageShape shape;
+  shape.header_bytes = frame.header_bytes = preamble.header_bytes;
+  size_t inside = frame.header_bytes;
+  size_t total = frame.header_bytes;
+  for (size_t i = 0; i < count; ++i) {
+    PSD_ASSIGN_OR_RETURN(const LentBuffer buffer, ReadLentBuffer(body));
+    if (buffer.bytes > limits.max_message_bytes ||
+        total + buffer.bytes > limits.max_message_bytes) {
+      return Malformed("lent buffer ", i, " of ", buffer.bytes,
+                       " bytes makes the message larger than ", limits.max_message_bytes, " bytes");
+    }
+    total += buffer.bytes;
+    if (buffer.segment == 0) inside += buffer.bytes;
+    frame.buffers.push_back(buffer);
+    shape.buffer_bytes.push_back(buffer.bytes);
+  }
+  const absl::Status fits = CheckShape(shape, limits);
+  if (!fits.ok()) return Malformed(fits.message());
+  if (inside != body.remaining()) {
+    return Malformed("a lent message with ", body.remaining(), " bytes in its frame, not ", inside);
+  }
+  if (inside == total) return Malformed("a lent message that lends nothing");
+  frame.payload = body;
+  return frame;
+}
+
+absl::StatusOr<ReturnedFrame> DecodeReturned(ByteReader body) {
+  if (body.remaining() == 0 || body.remaining() % 8 != 0 || body.remaining() / 8 > kMaxReturned) {
+    return Malformed("returned leases in ", body.remaining(), " bytes");
+  }
+  ReturnedFrame frame;
+  while (body.remaining() > 0) frame.leases.push_back(body.ReadU64());
+  return frame;
+}
+
 template <typename T>
 absl::StatusOr<std::optional<Frame>> Wrap(absl::StatusOr<T> frame) {
   if (!frame.ok()) return std::move(frame).status();
@@ -157,10 +231,30 @@ absl::StatusOr<std::optional<Frame>> Wrap(absl::StatusOr<T> frame) {
 }
 
 bool HasMessageFields(uint8_t kind) {
-  return kind == kMessage || kind == kAnnounce;
+  return kind == kMessage || kind == kAnnounce || kind == kLent;
+}
+
+// A frame whose body is one number.
+template <typename T>
+absl::StatusOr<std::optional<Frame>> DecodeId(const Preamble& preamble, ByteReader body) {
+  PSD_RETURN_IF_ERROR(CheckBodyBytes(preamble, 8));
+  return std::optional<Frame>(Frame(T{body.ReadU64()}));
 }
 
 }  // namespace
+
+size_t NumberBytes(absl::string_view preamble) {
+  uint32_t buffers = 0;
+  std::memcpy(&buffers, preamble.data() + kBufferCountOffset, sizeof(buffers));
+  const bool lent = preamble[kKindOffset] == static_cast<char>(kLent);
+  return kPreambleBytes + kFixedNumberBytes + (lent ? kLentEntryBytes : size_t{8}) * buffers;
+}
+
+size_t LentFrameBytes(size_t header_bytes, const std::vector<LentBuffer>& buffers) {
+  size_t bytes = header_bytes + buffers.size() * kLentEntryBytes;
+  for (const LentBuffer& buffer : buffers) bytes += buffer.segment == 0 ? buffer.bytes : 0;
+  return bytes;
+}
 
 size_t MessageShape::TotalBytes() const {
   size_t total = header_bytes;
@@ -287,6 +381,43 @@ void FrameEncoder::Room(uint64_t transfer) {
   U64(transfer);
 }
 
+void FrameEncoder::Lent(uint64_t lease, const Message& message,
+                        const std::vector<LentBuffer>& buffers) {
+  Preamble(kLent, message.header.size(), buffers.size(),
+           8 + LentFrameBytes(message.header.size(), buffers));
+  U64(lease);
+  for (const LentBuffer& buffer : buffers) {
+    U64(buffer.segment);
+    U64(buffer.offset);
+    U64(buffer.bytes);
+  }
+  Copy(message.header);
+  for (size_t i = 0; i < buffers.size(); ++i) {
+    if (buffers[i].segment == 0) Add(message.buffers[i]);
+  }
+}
+
+void FrameEncoder::Returned(absl::Span<const uint64_t> leases) {
+  Preamble(kReturned, 0, 0, 8 * leases.size());
+  for (const uint64_t lease : leases) U64(lease);
+}
+
+void FrameEncoder::Declined(const DeclinedFrame& declined) {
+  Preamble(kDeclined, 0, 0, 16);
+  U64(declined.lease);
+  U64(declined.segment);
+}
+
+void FrameEncoder::Gone(uint64_t segment) {
+  Preamble(kGone, 0, 0, 8);
+  U64(segment);
+}
+
+void FrameEncoder::Forgotten(uint64_t segment) {
+  Preamble(kForgotten, 0, 0, 8);
+  U64(segment);
+}
+
 std::vector<Buffer> FrameEncoder::Take() {
   FlushTail();
   bytes_ = 0;
@@ -349,8 +480,7 @@ absl::StatusOr<std::optional<Frame>> FrameDecoder::Next() {
     case kPiece:
       return Wrap(DecodePiece(body));
     case kAck:
-      PSD_RETURN_IF_ERROR(CheckBodyBytes(preamble, 8));
-      return Wrap(absl::StatusOr<AckFrame>(AckFrame{body.ReadU64()}));
+      return DecodeId<AckFrame>(preamble, body);
     case kOpenBulk:
       PSD_RETURN_IF_ERROR(CheckBodyBytes(preamble, 0));
       return Wrap(absl::StatusOr<OpenBulkFrame>(OpenBulkFrame{}));
@@ -358,8 +488,20 @@ absl::StatusOr<std::optional<Frame>> FrameDecoder::Next() {
       PSD_RETURN_IF_ERROR(CheckBodyBytes(preamble, 0));
       return Wrap(absl::StatusOr<GoodbyeFrame>(GoodbyeFrame{}));
     case kRoom:
-      PSD_RETURN_IF_ERROR(CheckBodyBytes(preamble, 8));
-      return Wrap(absl::StatusOr<RoomFrame>(RoomFrame{body.ReadU64()}));
+      return DecodeId<RoomFrame>(preamble, body);
+    case kLent:
+      return Wrap(DecodeLent(preamble, body, limits_));
+    case kReturned:
+      return Wrap(DecodeReturned(body));
+    case kDeclined: {
+      PSD_RETURN_IF_ERROR(CheckBodyBytes(preamble, 16));
+      const uint64_t lease = body.ReadU64();
+      return std::optional<Frame>(Frame(DeclinedFrame{lease, body.ReadU64()}));
+    }
+    case kGone:
+      return DecodeId<GoneFrame>(preamble, body);
+    case kForgotten:
+      return DecodeId<ForgottenFrame>(preamble, body);
     default:
       return Malformed("unknown kind ", preamble.kind);
   }

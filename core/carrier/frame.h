@@ -24,6 +24,13 @@
 //   8 room       8 transfer id: the receiver has memory for all of the transfer, or drops it; more
 //                pieces of it never wait. Sent if the transfer has more than kUntoldPieces pieces,
 //                or if another one is under way
+//   9 lent       8 lease id, buffer_count x (8 segment id, 8 offset, 8 bytes), header, the bytes of
+//                the buffers whose segment id is 0 one after another (their offset is 0, too)
+//  10 returned   1 to kMaxReturned times 8 lease id: nobody reads these messages any more
+//  11 declined   8 lease id, 8 segment id: the receiver cannot map this segment. It has dropped the
+//                message, and the sender sends it again in another way
+//  12 gone       8 segment id: the sender of this frame will not name its segment any more
+//  13 forgotten  8 segment id: the answer to `gone`; the segment is no longer mapped
 //
 // A transfer is a message in pieces. Its bytes are the header and the buffers one after another.
 // Piece k covers [k * piece_bytes, (k + 1) * piece_bytes); the last piece may be shorter. On every
@@ -34,6 +41,11 @@
 // memory in this order too, and leaves a stream unread while the piece at its front waits for
 // memory. So that such a piece never keeps back another transfer that has memory already, a sender
 // mixes pieces of several transfers only after the word `room` (see BulkQueue).
+//
+// A lent message leaves buffers where they are: in segments that the receiver maps (only between
+// processes of one host, core/carrier/shm/lending). The sender keeps them unchanged until the
+// receiver returns the lease. It numbers its leases as it likes, with no number for two leases that
+// are out.
 
 #include <array>
 #include <cstddef>
@@ -44,6 +56,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "core/base/buffer.h"
 #include "core/carrier/byte_reader.h"
 #include "core/carrier/carrier.h"
@@ -67,6 +81,11 @@ using LinkToken = std::array<uint8_t, 16>;
 // The messages that a stream carries. kControl: those of at most kMaxInlineBytes, in order. kBulk:
 // pieces of transfers. kWhole: larger messages of at most kMaxWholeBytes.
 enum class StreamRole : uint32_t { kControl = 0, kBulk = 1, kWhole = 2 };
+
+// The most ids in one frame `returned`.
+inline constexpr size_t kMaxReturned = 128;
+// The most bytes of a lent frame behind its lease id.
+inline constexpr size_t kMaxLentFrameBytes = kMaxInlineBytes;
 
 struct HelloFrame {
   LinkToken token = {};
@@ -117,8 +136,43 @@ struct RoomFrame {
   uint64_t transfer = 0;
 };
 
+// A buffer of a lent message. `offset` is a multiple of kBlockAlignment.
+struct LentBuffer {
+  uint64_t segment = 0;  // 0: its bytes are in the frame
+  uint64_t offset = 0;   // in the segment
+  size_t bytes = 0;
+};
+
+struct LentFrame {
+  uint64_t lease = 0;
+  size_t header_bytes = 0;
+  std::vector<LentBuffer> buffers;
+  ByteReader payload;  // the header, then the buffers in no segment
+};
+struct ReturnedFrame {
+  std::vector<uint64_t> leases;
+};
+struct DeclinedFrame {
+  uint64_t lease = 0;
+  uint64_t segment = 0;
+};
+struct GoneFrame {
+  uint64_t segment = 0;
+};
+struct ForgottenFrame {
+  uint64_t segment = 0;
+};
+
 using Frame = std::variant<HelloFrame, MessageFrame, AnnounceFrame, PieceFrame, AckFrame,
-                           OpenBulkFrame, GoodbyeFrame, RoomFrame>;
+                           OpenBulkFrame, GoodbyeFrame, RoomFrame, LentFrame, ReturnedFrame,
+                           DeclinedFrame, GoneFrame, ForgottenFrame>;
+
+// Returns how many bytes at the start of a frame hold numbers (sizes, ids, offsets). `preamble` is
+// its first kPreambleBytes bytes, which may be invalid; the frame may be shorter than the result.
+size_t NumberBytes(absl::string_view preamble);
+
+// Returns the bytes that a lent frame with these buffers has behind its lease id.
+size_t LentFrameBytes(size_t header_bytes, const std::vector<LentBuffer>& buffers);
 
 MessageShape ShapeOf(const Message& message);
 
@@ -150,6 +204,14 @@ class FrameEncoder {
   void OpenBulk();
   void Goodbye();
   void Room(uint64_t transfer);
+  // Requires: CheckShape passed, `buffers` describes those of `message`, and LentFrameBytes is at
+  // most kMaxLentFrameBytes.
+  void Lent(uint64_t lease, const Message& message, const std::vector<LentBuffer>& buffers);
+  // Requires: 1 to kMaxReturned leases.
+  void Returned(absl::Span<const uint64_t> leases);
+  void Declined(const DeclinedFrame& declined);
+  void Gone(uint64_t segment);
+  void Forgotten(uint64_t segment);
 
   bool empty() const { return bytes_ == 0; }
   size_t bytes() const { return bytes_; }

@@ -1,7 +1,5 @@
 #include "core/carrier/shm/introduction.h"
 
-#include <cstdint>
-
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -13,7 +11,7 @@ namespace psd::carrier {
 namespace {
 
 constexpr absl::string_view kMagic = "psdshm";
-constexpr char kVersion = 1;
+constexpr char kVersion = 2;
 constexpr size_t kIntroductionBytes = 8 + 7 * 8;
 
 void AppendU64(uint64_t value, std::string& to) {
@@ -62,6 +60,25 @@ absl::StatusOr<Introduction> DecodeIntroduction(absl::string_view bytes) {
   introduction.limits.max_buffers = reader.ReadU64();
   introduction.limits.max_assembly_bytes = reader.ReadU64();
   return introduction;
+}
+
+std::string EncodePassedSegment(const PassedSegment& segment) {
+  std::string bytes;
+  AppendU64(segment.id, bytes);
+  AppendU64(segment.bytes, bytes);
+  return bytes;
+}
+
+absl::StatusOr<PassedSegment> DecodePassedSegment(absl::string_view bytes) {
+  if (bytes.size() != 16) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a segment is passed with ", bytes.size(), " bytes; it takes 16"));
+  }
+  ByteReader reader(absl::MakeConstSpan(&bytes, 1));
+  PassedSegment segment;
+  segment.id = reader.ReadU64();
+  segment.bytes = reader.ReadU64();
+  return segment;
 }
 
 }  // namespace psd::carrier

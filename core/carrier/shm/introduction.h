@@ -1,7 +1,9 @@
 #pragma once
 
-// The first packet of each end of a link: its rings, its limits, and its segment's descriptor.
+// The bodies of the packets that pass a segment: the first packet of each end of a link, with its
+// rings and its limits, and those about further segments, in which lent messages lie.
 
+#include <cstdint>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -11,11 +13,11 @@
 
 namespace psd::carrier {
 
-// The body of a hello packet, version 1; integers are little-endian:
+// The body of a hello packet, version 2; integers are little-endian:
 //
 //   offset  size
 //        0     6  "psdshm"
-//        6     1  version, 1
+//        6     1  version, 2
 //        7     1  zero
 //        8     8  bytes of the ring for control
 //       16     8  bytes of each ring for pieces
@@ -30,5 +32,16 @@ std::string EncodeIntroduction(const Introduction& introduction);
 
 // Errors: INVALID_ARGUMENT naming what is wrong.
 absl::StatusOr<Introduction> DecodeIntroduction(absl::string_view bytes);
+
+// The body of a packet of kind kSegment: 8 bytes each, little-endian.
+struct PassedSegment {
+  uint64_t id = 0;
+  uint64_t bytes = 0;
+};
+
+std::string EncodePassedSegment(const PassedSegment& segment);
+
+// Errors: INVALID_ARGUMENT if it has another length.
+absl::StatusOr<PassedSegment> DecodePassedSegment(absl::string_view bytes);
 
 }  // namespace psd::carrier

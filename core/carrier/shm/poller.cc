@@ -73,15 +73,15 @@ void ShmPoller::Kick(std::shared_ptr<Watched> watched) {
     if (stopping_) return;  // nobody takes it any more
     kicked_.push_back(std::move(watched));
   }
-  Interrupt();
+  bell_->Interrupt();
 }
 
-void ShmPoller::Interrupt() const {
+void PollerBell::Interrupt() const {
   const uint64_t one = 1;
   static_cast<void>(!write(wake_.get(), &one, sizeof(one)));
 }
 
-void ShmPoller::ClearInterrupts() const {
+void PollerBell::ClearInterrupts() const {
   uint64_t count = 0;
   static_cast<void>(!read(wake_.get(), &count, sizeof(count)));
 }
@@ -92,7 +92,7 @@ void ShmPoller::Stop() {
     MutexLock lock(mutex_);
     stopping_ = true;
   }
-  Interrupt();
+  bell_->Interrupt();
   thread_.join();
   MutexLock lock(mutex_);
   watched_.clear();
@@ -109,8 +109,9 @@ bool ShmPoller::Wait(Hot& hot) {
   const int count = epoll_wait(epoll_.get(), events, kEventsAtOnce, hot.empty() ? -1 : 0);
   for (int i = 0; i < count; ++i) {
     // Before kicked_ is taken: who kicks after that wakes the thread once more.
-    if (events[i].data.fd == wake_.get()) ClearInterrupts();
+    if (events[i].data.fd == bell_->wake_.get()) bell_->ClearInterrupts();
   }
+  const bool rung = bell_->TakeRung();
   std::vector<std::shared_ptr<Watched>> readable;
   std::vector<std::shared_ptr<Watched>> kicked;
   {
@@ -121,6 +122,11 @@ bool ShmPoller::Wait(Hot& hot) {
       if (found != watched_.end()) readable.push_back(found->second);
     }
     kicked.swap(kicked_);
+    if (rung) {
+      for (const auto& [fd, watched] : watched_) {
+        if (watched->IsCalled()) kicked.push_back(watched);
+      }
+    }
   }
   for (auto& watched : readable) Wake(std::move(watched), /*readable=*/true, hot);
   for (auto& watched : kicked) Wake(std::move(watched), /*readable=*/false, hot);

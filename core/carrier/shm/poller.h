@@ -2,9 +2,11 @@
 
 // A thread that watches sockets and, for a while after something came, the rings behind them.
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -29,6 +31,30 @@ class Watched {
   };
   // `crowded`: others wait for the processor that this thread uses.
   virtual Look OnLook(bool crowded) = 0;
+  // Whether OnWake is to be called after PollerBell::Ring. Called by any thread, and under a lock.
+  virtual bool IsCalled() const { return false; }
+};
+
+// Wakes a poller from a thread that may hold any lock: Ring takes none, and does not wait.
+// Thread-safe. Shared by the poller and those who ring; after the poller has stopped, nobody hears.
+class PollerBell {
+ public:
+  explicit PollerBell(UniqueFd wake) : wake_(std::move(wake)) {}
+
+  // Has the poller ask everything that it watches whether it is called.
+  void Ring() {
+    if (!rung_.exchange(true)) Interrupt();
+  }
+
+ private:
+  friend class ShmPoller;
+  void Interrupt() const;
+  // To be called before the reasons of interrupts are looked at.
+  void ClearInterrupts() const;
+  bool TakeRung() { return rung_.load() && rung_.exchange(false); }
+
+  const UniqueFd wake_;
+  std::atomic<bool> rung_{false};
 };
 
 // Thread-safe. While nothing asks for looks, the thread sleeps.
@@ -51,11 +77,14 @@ class ShmPoller {
   // after Stop.
   void Kick(std::shared_ptr<Watched> watched) PSD_EXCLUDES(mutex_);
 
+  const std::shared_ptr<PollerBell>& bell() const { return bell_; }
+
   // Joins the thread. Not from that thread.
   void Stop() PSD_EXCLUDES(mutex_);
 
  private:
-  ShmPoller(UniqueFd epoll, UniqueFd wake) : epoll_(std::move(epoll)), wake_(std::move(wake)) {}
+  ShmPoller(UniqueFd epoll, UniqueFd wake)
+      : epoll_(std::move(epoll)), bell_(std::make_shared<PollerBell>(std::move(wake))) {}
 
   using Hot = std::vector<std::shared_ptr<Watched>>;
   void Run() PSD_EXCLUDES(mutex_);
@@ -64,11 +93,9 @@ class ShmPoller {
   // Looks at everything hot for a few turns.
   static void LookAround(Hot& hot);
   static void Wake(std::shared_ptr<Watched> watched, bool readable, Hot& hot);
-  void Interrupt() const;
-  void ClearInterrupts() const;
 
   const UniqueFd epoll_;
-  const UniqueFd wake_;
+  const std::shared_ptr<PollerBell> bell_;  // shared with those who ring it
   std::thread thread_;
 
   Mutex mutex_;  // leaf

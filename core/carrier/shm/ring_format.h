@@ -14,15 +14,14 @@
 //   128 + 128 * i        8  head: bytes that the maker has ever read from the other end's ring i
 //   4096                    the rings' bytes one after another: ring 0, ring 1, …
 //
-// Ring 0 carries control packets and whole messages of at most kMaxInlineBytes, in order; the
-// others carry messages in pieces. The sizes of rings are powers of two. Byte n of a ring's stream
-// is at offset n modulo the ring's size. The stream is a sequence of records, each at a multiple of
-// 8 bytes:
+// Ring 0 carries control packets, whole messages of at most kMaxInlineBytes and lent messages, in
+// order; the others carry messages in pieces. The sizes of rings are powers of two. Byte n of a
+// ring's stream is at offset n modulo the ring's size. The stream is a sequence of records, each at
+// a multiple of 8 bytes:
 //
 //   offset  size  record
 //        0     4  bytes: length of the payload, at least 1
-//        4     1  kind: 1 = bytes of a frame. Others are not used yet: they leave room for parts of
-//                 a frame that lie in a segment and are named by its number and an offset
+//        4     1  kind: 1 = bytes of a frame
 //        5     1  more: 1 if the frame goes on in the next record of this ring
 //        6     2  zero
 //        8        payload, then zero to seven bytes of padding

@@ -1,7 +1,6 @@
 #include "core/carrier/shm/ring_reader.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
@@ -13,10 +12,6 @@ namespace {
 
 // Frames of at most this size are copied as a whole before they are decoded.
 constexpr size_t kSmallFrameBytes = size_t{2} << 10;
-// The offset of buffer_count in a preamble.
-constexpr size_t kBufferCountOffset = 12;
-// The bytes of a frame's numbers after its preamble, without the table of buffer sizes.
-constexpr size_t kFixedNumbersBytes = 16;
 
 template <typename... Args>
 absl::Status Nonsense(const Args&... args) {
@@ -126,10 +121,7 @@ ByteReader RingReader::Split(size_t bytes) {
   size_t copied = std::min(bytes, bytes <= kSmallFrameBytes ? bytes : kPreambleBytes);
   CopyOut(from, copied, front_);
   if (copied < bytes) {
-    uint32_t buffers = 0;
-    std::memcpy(&buffers, front_.data() + kBufferCountOffset, sizeof(buffers));
-    const size_t numbers =
-        std::min(bytes, kPreambleBytes + kFixedNumbersBytes + size_t{8} * buffers);
+    const size_t numbers = std::min(bytes, NumberBytes(front_));
     CopyOut(from + copied, numbers - copied, front_);
     copied = numbers;
   }

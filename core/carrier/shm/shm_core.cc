@@ -16,6 +16,14 @@ namespace {
 // The system shows this user in the place of every user that this user namespace does not know.
 constexpr uid_t kUnknownUser = 65534;
 
+// The most segments of peers that are mapped: all links together take a quarter of the mappings
+// that a process may have by default (vm.max_map_count), and one link a quarter of that.
+constexpr size_t kMostMappings = 16384;
+constexpr size_t kLinksThatFill = 4;
+
+// The most bytes that are lent to a peer by a worker whose budget has no limit.
+constexpr size_t kDefaultLentBytes = size_t{4} << 30;
+
 }  // namespace
 
 ShmCore::ShmCore(const ShmCarrierOptions& options)
@@ -25,6 +33,8 @@ ShmCore::ShmCore(const ShmCarrierOptions& options)
       waiting_{options.line != nullptr ? options.line : std::make_shared<WaitingLine>(),
                options.room_patience},
       ring_quota_(std::make_shared<RingQuota>(*options.memory, options.rings.SegmentBytes())),
+      mappings_(
+          std::make_shared<MappingQuota>(kMostMappings, kLinksThatFill * options.max_mapped_bytes)),
       may_spin_(options.spin && UsableProcessors() > 1) {}
 
 absl::Status ShmCore::Start() {
@@ -36,6 +46,16 @@ absl::Status ShmCore::Start() {
     pollers_.push_back(std::move(poller));
   }
   return absl::OkStatus();
+}
+
+size_t ShmCore::max_lent_bytes() const {
+  if (options_.max_lent_bytes != 0) return options_.max_lent_bytes;
+  const size_t budget = options_.memory->limit_bytes();
+  return budget == 0 ? kDefaultLentBytes : budget / 4;
+}
+
+std::shared_ptr<MappingQuota> ShmCore::mappings_of_link() const {
+  return std::make_shared<MappingQuota>(kMostMappings / kLinksThatFill, options_.max_mapped_bytes);
 }
 
 ShmPoller& ShmCore::NextPoller() {

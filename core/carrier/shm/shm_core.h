@@ -16,6 +16,7 @@
 #include "core/base/mutex.h"
 #include "core/base/timer.h"
 #include "core/carrier/assembler.h"
+#include "core/carrier/shm/lending/mapping_quota.h"
 #include "core/carrier/shm/poller.h"
 #include "core/carrier/shm/ring_quota.h"
 #include "core/carrier/shm/shm_factory.h"
@@ -40,6 +41,11 @@ class ShmCore {
   const ReceiveMemory& small_memory() const { return small_memory_; }
   const WaitingRules& waiting() const { return waiting_; }
   RingQuota& ring_quota() { return *ring_quota_; }
+  // The most bytes that a link may lend at a time.
+  size_t max_lent_bytes() const;
+  // For the segments of peers that all links map, and for those of one new link.
+  const std::shared_ptr<MappingQuota>& mappings() const { return mappings_; }
+  std::shared_ptr<MappingQuota> mappings_of_link() const;
   TimerQueue& timers() { return timers_; }
   bool may_spin() const { return may_spin_; }
   // The poller for the next link.
@@ -67,7 +73,8 @@ class ShmCore {
   const ReceiveMemory bulk_memory_;
   const ReceiveMemory small_memory_;
   const WaitingRules waiting_;
-  const std::shared_ptr<RingQuota> ring_quota_;  // shared with the charges of the links
+  const std::shared_ptr<RingQuota> ring_quota_;   // shared with the charges of the links
+  const std::shared_ptr<MappingQuota> mappings_;  // shared with the mappings
   const bool may_spin_;
   TimerQueue timers_;
   std::vector<std::unique_ptr<ShmPoller>> pollers_;  // fixed by Start

@@ -45,6 +45,9 @@ ShmLink::ShmLink(std::shared_ptr<ShmCore> core, std::string address, UniqueFd so
       socket_(std::move(socket)),
       dialled_(dialled),
       poller_(core_->NextPoller()),
+      notes_(std::make_shared<NoteBox>(poller_.bell())),
+      lender_(notes_, core_->bulk_memory().headers, address_, core_->max_lent_bytes()),
+      borrower_(notes_, core_->mappings_of_link(), core_->mappings(), core_->small_memory()),
       assembler_(core_->options().limits, core_->bulk_memory(), core_->small_memory().headers,
                  core_->waiting()),
       poller_spin_(core_->may_spin()),
@@ -275,6 +278,8 @@ void ShmLink::TellEnd(const absl::Status& reason) {
   handler_.reset();
   accept_ = nullptr;
   assembler_.Clear();
+  borrower_.End();
+  lender_.End();
 }
 
 // The socket.
@@ -319,6 +324,8 @@ absl::Status ShmLink::OnPacket(Packet packet) {
     case PacketKind::kProbe:
       SendPacket(socket_.get(), PacketKind::kAlive);
       break;
+    case PacketKind::kSegment:
+      return OnSegment(packet);
     case PacketKind::kBell:
     case PacketKind::kAlive:
       break;

@@ -23,6 +23,9 @@
 #include "core/carrier/carrier.h"
 #include "core/carrier/frame.h"
 #include "core/carrier/shm/introduction.h"
+#include "core/carrier/shm/lending/borrower.h"
+#include "core/carrier/shm/lending/lender.h"
+#include "core/carrier/shm/lending/note_box.h"
 #include "core/carrier/shm/poller.h"
 #include "core/carrier/shm/ring_reader.h"
 #include "core/carrier/shm/ring_writer.h"
@@ -61,6 +64,7 @@ class ShmLink : public Link, public Watched, public std::enable_shared_from_this
 
   bool OnWake(bool readable) override;
   Look OnLook(bool crowded) override;
+  bool IsCalled() const override { return !notes_->empty(); }
 
   ShmLink(std::shared_ptr<ShmCore> core, std::string address, UniqueFd socket, bool dialled);
 
@@ -124,6 +128,7 @@ class ShmLink : public Link, public Watched, public std::enable_shared_from_this
   // The socket, on the poller's thread.
   void ReadSocket();
   absl::Status OnPacket(Packet packet);
+  absl::Status OnSegment(const Packet& packet);
   void OnPeerGone(const absl::Status& why);
   void WatchPeer(absl::Duration after);
   void LookForLife();
@@ -160,6 +165,17 @@ class ShmLink : public Link, public Watched, public std::enable_shared_from_this
   absl::Status LookForUnread() PSD_EXCLUDES(send_mutex_);
   void WatchForStalls();
 
+  // Lending. SendLent returns false, and leaves the message as it is, if it cannot be lent.
+  absl::StatusOr<bool> SendLent(Message& message) PSD_EXCLUDES(send_mutex_);
+  absl::StatusOr<bool> HandleLending(const Frame& frame, Received& received)
+      PSD_EXCLUDES(send_mutex_);
+  void TakeOutcome(Borrower::Outcome outcome, Received& received) PSD_EXCLUDES(send_mutex_);
+  absl::Status HandleDeclined(const DeclinedFrame& declined) PSD_EXCLUDES(send_mutex_);
+  // Delivers parked messages whose segments have come.
+  absl::Status DeliverParked();
+  // Tells the peer which of its messages nobody reads any more, and which segments are gone.
+  void TellNotes() PSD_EXCLUDES(send_mutex_);
+
   // Watching. The peer rings no bell while a thread watches. StopWatching returns false if there is
   // something to do and this thread watches still.
   void StartWatching();
@@ -171,6 +187,8 @@ class ShmLink : public Link, public Watched, public std::enable_shared_from_this
   // Sending.
   absl::Status CheckRoom(const Message& message) const PSD_REQUIRES(send_mutex_);
   absl::Status EnqueueInline(const Message& message) PSD_EXCLUDES(send_mutex_);
+  // Sends a large message through the rings for pieces.
+  absl::Status SendBulk(Message message) PSD_EXCLUDES(send_mutex_);
   absl::Status EnqueueBulk(Message message) PSD_EXCLUDES(send_mutex_);
   static Queued ToQueued(FrameEncoder& encoder);
   absl::Status AppendControl(Queued queued) PSD_REQUIRES(send_mutex_);
@@ -216,6 +234,10 @@ class ShmLink : public Link, public Watched, public std::enable_shared_from_this
   const bool dialled_;
   std::string peer_process_;  // of an accepted link; set before it is watched
   ShmPoller& poller_;
+
+  const std::shared_ptr<NoteBox> notes_;  // shared with segments and received messages
+  Lender lender_;
+  Borrower borrower_;
 
   TurnTaking turn_;
   // Used only by the thread that has the turn, and before it is open by the poller's thread.

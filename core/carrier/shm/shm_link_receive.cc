@@ -39,6 +39,7 @@ bool ShmLink::PollAsHelper() noexcept {
 bool ShmLink::Work(int rounds) {
   if (gone_.load()) return false;
   bool any = !readers_.empty() && !told_ && ReceiveAll(rounds);
+  if (!notes_->empty()) TellNotes();
   any = PumpAll() || any;
   if (look_for_stalls_.exchange(false)) {
     const absl::Status stalled = LookForStalls();
@@ -51,6 +52,14 @@ bool ShmLink::Work(int rounds) {
 bool ShmLink::ReceiveAll(int rounds) {
   const bool gone = peer_gone_.load();
   bool any = false;
+  if (borrower_.HasNews()) {
+    const absl::Status delivered = DeliverParked();
+    if (!delivered.ok()) {
+      EndReceiving(delivered);
+      return true;
+    }
+    any = true;
+  }
   bool moved = true;
   for (int round = 0; moved && round < rounds; ++round) {
     moved = false;
@@ -141,7 +150,7 @@ absl::StatusOr<bool> ShmLink::HandleFrame(size_t ring, const Frame& frame, Recei
   } else if (std::holds_alternative<GoodbyeFrame>(frame)) {
     received.goodbye = true;
   } else {
-    return absl::InvalidArgumentError("a frame that does not belong into shared memory");
+    return HandleLending(frame, received);
   }
   return true;
 }
@@ -219,6 +228,7 @@ void ShmLink::WatchForStalls() {
 
 absl::Status ShmLink::LookForStalls() {
   PSD_RETURN_IF_ERROR(LookForUnread());
+  PSD_RETURN_IF_ERROR(Annotate(borrower_.LookForStall(), Description()));
   return Annotate(assembler_.LookForStall(), Description());
 }
 

@@ -23,12 +23,18 @@ constexpr size_t kFramesAtOnce = 64;
 }  // namespace
 
 absl::Status ShmLink::Send(Message message) {
+  if (!notes_->empty()) TellNotes();
   if (message.TotalBytes() <= kMaxInlineBytes) {
     const absl::Status queued = EnqueueInline(message);
     if (queued.ok()) PumpControl();
     if (absl::IsResourceExhausted(queued) && message.buffers.empty()) EndUnread(queued);
     return queued;
   }
+  PSD_ASSIGN_OR_RETURN(const bool lent, SendLent(message));
+  return lent ? absl::OkStatus() : SendBulk(std::move(message));
+}
+
+absl::Status ShmLink::SendBulk(Message message) {
   PSD_RETURN_IF_ERROR(EnqueueBulk(std::move(message)));
   PumpBulk();
   return absl::OkStatus();

@@ -50,13 +50,15 @@ enum class PacketKind : uint8_t {
   kProbe = 3,    // asks for a sign of life
   kAlive = 4,    // answers a probe
   kRefusal = 5,  // the sender does not want the link; its body says why
+  kSegment = 6,  // passes the descriptor of a segment in which lent messages lie
 };
 inline constexpr size_t kMaxPacketBody = 512;
 
 struct Packet {
   PacketKind kind = PacketKind::kBell;
   std::string body;
-  UniqueFd fd;  // passed with the packet
+  // Passed with the packet. With kSegment, it is not valid if this process had none left for it.
+  UniqueFd fd;
 };
 
 // Sends a packet without waiting. The body is cut to kMaxPacketBody bytes. `passed` is a descriptor
@@ -75,7 +77,8 @@ void DropUnread(int fd);
 
 // Returns the next packet, or nullopt if there is none now. Errors: UNAVAILABLE if the other end is
 // gone; INVALID_ARGUMENT if it sent a packet of no known kind, a descriptor where none belongs, or
-// more than one; RESOURCE_EXHAUSTED naming the limit if this process has none left for it.
+// another number of them than belongs there; RESOURCE_EXHAUSTED naming the limit if this process
+// has none left for a descriptor that it needs.
 absl::StatusOr<std::optional<Packet>> ReceivePacket(int fd);
 
 }  // namespace psd::carrier

@@ -1,0 +1,50 @@
+#pragma once
+
+// A received message whose buffers lie in memory of its sender.
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "core/base/buffer.h"
+#include "core/base/sealed_memory.h"
+#include "core/carrier/carrier.h"
+#include "core/carrier/frame.h"
+#include "core/carrier/shm/lending/mapping_quota.h"
+#include "core/carrier/shm/lending/note_box.h"
+
+namespace psd::carrier {
+
+// A segment of the other end, mapped for reading. Its mapping is counted in two quotas. Shared by
+// the link and the messages that lie in it.
+class PeerMapping {
+ public:
+  // Requires: Take was called on both quotas, which the destructor gives back.
+  PeerMapping(MemoryMapping memory, std::shared_ptr<MappingQuota> of_link,
+              std::shared_ptr<MappingQuota> of_carrier);
+  ~PeerMapping();
+  PeerMapping(const PeerMapping&) = delete;
+  PeerMapping& operator=(const PeerMapping&) = delete;
+
+  std::byte* data() const { return memory_.data(); }
+  size_t bytes() const { return memory_.size(); }
+
+ private:
+  MemoryMapping memory_;
+  const std::shared_ptr<MappingQuota> of_link_;
+  const std::shared_ptr<MappingQuota> of_carrier_;
+};
+
+// Where a lent buffer lies. Null: in the frame.
+using Mappings = std::vector<std::shared_ptr<const PeerMapping>>;
+
+// Replaces those buffers of `message` that were lent by slices of their mappings, with the place
+// kForeignPlace. When the last of them goes, on any thread, `notes` gets a note that the lease is
+// returned. Requires: `mappings` has an entry for each buffer, and the buffers lie inside them.
+void Borrow(Message& message, uint64_t lease, const std::vector<LentBuffer>& buffers,
+            Mappings mappings, std::shared_ptr<NoteBox> notes);
+
+// Leaves a note that the lease is returned.
+void Return(uint64_t lease, NoteBox& notes);
+
+}  // namespace psd::carrier

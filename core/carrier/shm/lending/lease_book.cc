@@ -1,0 +1,57 @@
+#include "core/carrier/shm/lending/lease_book.h"
+
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "core/carrier/shm/lending/limits.h"
+
+namespace psd::carrier {
+
+std::optional<uint64_t> LeaseBook::Reserve(size_t bytes) {
+  if (places_ >= kMaxLeases || bytes > max_bytes_ || bytes_ > max_bytes_ - bytes) {
+    return std::nullopt;
+  }
+  ++places_;
+  bytes_ += bytes;
+  return ++last_lease_;
+}
+
+void LeaseBook::GiveBack(size_t bytes) {
+  --places_;
+  bytes_ -= bytes;
+}
+
+void LeaseBook::Add(uint64_t lease, Loan loan) {
+  loans_.emplace(lease, std::move(loan));
+}
+
+absl::StatusOr<Loan> LeaseBook::Take(uint64_t lease) {
+  const auto found = loans_.find(lease);
+  if (found == loans_.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the peer returns or declines lease ", lease, ", which is not out"));
+  }
+  Loan loan = std::move(found->second);
+  loans_.erase(found);
+  GiveBack(loan.bytes);
+  return loan;
+}
+
+const Loan* LeaseBook::Find(uint64_t lease) const {
+  const auto found = loans_.find(lease);
+  return found == loans_.end() ? nullptr : &found->second;
+}
+
+std::vector<Loan> LeaseBook::TakeAll() {
+  std::vector<Loan> all;
+  all.reserve(loans_.size());
+  for (auto& [lease, loan] : loans_) {
+    GiveBack(loan.bytes);
+    all.push_back(std::move(loan));
+  }
+  loans_.clear();
+  return all;
+}
+
+}  // namespace psd::carrier

@@ -1,0 +1,84 @@
+#pragma once
+
+// The lending half of a link: messages that the other end reads where they are.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "core/base/memory_budget.h"
+#include "core/base/mutex.h"
+#include "core/base/shared_segment.h"
+#include "core/carrier/carrier.h"
+#include "core/carrier/frame.h"
+#include "core/carrier/shm/lending/lease_book.h"
+#include "core/carrier/shm/lending/note_box.h"
+#include "core/carrier/shm/lending/shown_segments.h"
+
+namespace psd::carrier {
+
+// Decides which messages are lent, and keeps them until they are returned. A message that cannot be
+// lent now is sent as a copy instead, so every call may fail without harm. If the link ends while
+// the other end may still read, the segments are retired (SharedSegment::Retire). Thread-safe.
+class Lender {
+ public:
+  // `notes` hears of segments that are gone. `account` is charged for the bookkeeping of messages
+  // to `address`. At most `max_bytes` are lent at a time.
+  Lender(std::shared_ptr<NoteBox> notes, std::shared_ptr<MemoryAccount> account,
+         std::string address, size_t max_bytes);
+
+  // Whether a buffer of `message` is large enough to be lent and lies in a segment.
+  static bool MayLend(const Message& message);
+
+  struct Lent {
+    uint64_t lease = 0;
+    FrameEncoder frame;
+  };
+  // Passes the descriptor of a segment to the other end without waiting. Returns whether it did.
+  using Pass = absl::FunctionRef<bool(const SharedSegment&)>;
+  // Takes `message` over and returns the frame to be sent for it. Returns nullopt, and leaves the
+  // message as it is, if it cannot be lent. `pass` is called with no lock held, for each segment
+  // that the other end does not know.
+  std::optional<Lent> Lend(Message& message, Pass pass) PSD_EXCLUDES(mutex_);
+  // Ends a lease whose frame was not sent.
+  void Cancel(uint64_t lease) PSD_EXCLUDES(mutex_);
+
+  // What the other end says. Errors: INVALID_ARGUMENT if it says something that cannot be.
+  absl::Status OnReturned(const std::vector<uint64_t>& leases) PSD_EXCLUDES(mutex_);
+  // Returns the message, which must be sent in another way.
+  absl::StatusOr<Message> OnDeclined(const DeclinedFrame& declined) PSD_EXCLUDES(mutex_);
+  absl::Status OnForgotten(uint64_t segment) PSD_EXCLUDES(mutex_);
+
+  // Returns those of the segments, which are gone, that the other end must be told about.
+  std::vector<uint64_t> OnGone(const std::vector<uint64_t>& segments) PSD_EXCLUDES(mutex_);
+
+  // Nothing is lent any more. Retires the segments of all leases that are out, and drops the
+  // messages.
+  void End() PSD_EXCLUDES(mutex_);
+
+  // The bytes that are lent now.
+  size_t bytes() const PSD_EXCLUDES(mutex_);
+
+ private:
+  struct Plan;
+  static std::optional<Plan> MakePlan(const Message& message);
+  bool PassAll(const Plan& plan, const std::vector<uint64_t>& fresh, Pass pass)
+      PSD_EXCLUDES(mutex_);
+
+  const std::shared_ptr<NoteBox> notes_;          // shared with the link
+  const std::shared_ptr<MemoryAccount> account_;  // shared with the other links
+  const std::string address_;
+
+  mutable Mutex mutex_;  // leaf
+  bool ended_ PSD_GUARDED_BY(mutex_) = false;
+  LeaseBook book_ PSD_GUARDED_BY(mutex_);
+  ShownSegments shown_ PSD_GUARDED_BY(mutex_);
+};
+
+}  // namespace psd::carrier
