@@ -31,11 +31,12 @@ struct Message {
   // have their own charges.
   MemoryCharge charge = nullptr;
 
-  size_t TotalBytes() const {
-    size_t total = header.size();
+  size_t BufferBytes() const {
+    size_t total = 0;
     for (const Buffer& buffer : buffers) total += buffer.size();
     return total;
   }
+  size_t TotalBytes() const { return header.size() + BufferBytes(); }
 };
 
 // Bounds on the messages that are accepted from a peer, and on those that may be sent.
@@ -54,6 +55,24 @@ struct Limits {
   // still accepted: a link whose peer reads nothing ends when there is no memory for them, or when
   // it stalls.
   size_t max_send_queue_bytes = size_t{8} << 30;
+};
+
+// The bytes of the buffers of messages that went through shared memory, by what became of them.
+struct SharedTraffic {
+  uint64_t copied_out = 0;  // copied into memory from which the peer copies them
+  uint64_t copied_in = 0;   // copied from memory of the peer
+  uint64_t lent = 0;        // read by the peer where they lie
+  uint64_t borrowed = 0;    // read here where the peer has them
+  uint64_t lent_now = 0;    // the part of `lent` that the peer has not returned
+
+  SharedTraffic& operator+=(const SharedTraffic& other) {
+    copied_out += other.copied_out;
+    copied_in += other.copied_in;
+    lent += other.lent;
+    borrowed += other.borrowed;
+    lent_now += other.lent_now;
+    return *this;
+  }
 };
 
 class Link;
@@ -113,6 +132,9 @@ class Link {
   // Returns why the link does not use shared memory. Empty if it does, or if this carrier never
   // uses it.
   virtual std::string WhyNotShared() const { return ""; }
+
+  // Returns what this link has carried through shared memory. Takes no lock.
+  virtual SharedTraffic shared_traffic() const { return {}; }
 };
 
 // Called for each new link that a peer opened. Returns the handler of the link, or null to refuse
@@ -144,6 +166,9 @@ class Carrier {
   // has returned; if the link cannot be opened, until `done` has returned.
   virtual void Connect(const std::string& address, absl::Duration timeout,
                        std::shared_ptr<LinkHandler> handler, ConnectCallback done) = 0;
+
+  // Returns what all links of this carrier, past and present, have carried through shared memory.
+  virtual SharedTraffic shared_traffic() const { return {}; }
 
   // Ends all links (OnClosed is called for each), stops listening, and joins the carrier's threads.
   // No callback runs after it has returned. Must not be called on a carrier thread. May be

@@ -158,6 +158,9 @@ absl::Status GrpcLink::HandleControl(const std::shared_ptr<GrpcStream>& stream, 
     WantBulk();
     return absl::OkStatus();
   }
+  if (!std::holds_alternative<GoodbyeFrame>(frame)) {
+    return absl::InvalidArgumentError("a frame that belongs into shared memory");
+  }
   received->goodbye = true;
   return absl::OkStatus();
 }

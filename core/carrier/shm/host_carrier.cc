@@ -111,6 +111,10 @@ class HostCarrier : public Carrier {
     ConnectNext(std::move(attempt));
   }
 
+  SharedTraffic shared_traffic() const override {
+    return shm_.ok() ? (*shm_)->shared_traffic() : SharedTraffic();
+  }
+
   void Shutdown() override {
     stopped_.store(true);
     if (shm_.ok()) (*shm_)->Shutdown();

@@ -161,6 +161,12 @@ void ShmCarrier::Connect(const std::string& address, absl::Duration timeout,
   ShmLink::Dial(core_, address, timeout, std::move(handler), std::move(done));
 }
 
+SharedTraffic ShmCarrier::shared_traffic() const {
+  SharedTraffic sum;
+  for (const auto& link : core_->Links(sum)) sum += link->shared_traffic();
+  return sum;
+}
+
 void ShmCarrier::Shutdown() {
   MutexLock lock(mutex_);
   if (stopped_) return;

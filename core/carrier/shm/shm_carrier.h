@@ -23,6 +23,7 @@ class ShmCarrier : public Carrier {
       PSD_EXCLUDES(mutex_);
   void Connect(const std::string& address, absl::Duration timeout,
                std::shared_ptr<LinkHandler> handler, ConnectCallback done) override;
+  SharedTraffic shared_traffic() const override;
   void Shutdown() override PSD_EXCLUDES(mutex_);
 
   // Errors: RESOURCE_EXHAUSTED: the system refused a thread.

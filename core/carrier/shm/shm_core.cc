@@ -75,10 +75,17 @@ absl::Status ShmCore::Register(std::shared_ptr<ShmLink> link) {
   return absl::OkStatus();
 }
 
-void ShmCore::Forget(const std::shared_ptr<ShmLink>& link) {
+void ShmCore::Forget(const std::shared_ptr<ShmLink>& link, const SharedTraffic& traffic) {
   MutexLock lock(mutex_);
+  past_traffic_ += traffic;
   links_.erase(link);
   if (links_.empty()) quiet_.NotifyAll();
+}
+
+std::vector<std::shared_ptr<ShmLink>> ShmCore::Links(SharedTraffic& past) const {
+  MutexLock lock(mutex_);
+  past = past_traffic_;
+  return {links_.begin(), links_.end()};
 }
 
 std::vector<std::shared_ptr<ShmLink>> ShmCore::BeginShutdown() {

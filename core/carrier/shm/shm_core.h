@@ -16,6 +16,7 @@
 #include "core/base/mutex.h"
 #include "core/base/timer.h"
 #include "core/carrier/assembler.h"
+#include "core/carrier/carrier.h"
 #include "core/carrier/shm/lending/mapping_quota.h"
 #include "core/carrier/shm/poller.h"
 #include "core/carrier/shm/ring_quota.h"
@@ -58,8 +59,12 @@ class ShmCore {
 
   // Keeps `link` until Forget. Errors: UNAVAILABLE after BeginShutdown.
   absl::Status Register(std::shared_ptr<ShmLink> link) PSD_EXCLUDES(mutex_);
-  // The link has called its handler for the last time, and sends nothing more.
-  void Forget(const std::shared_ptr<ShmLink>& link) PSD_EXCLUDES(mutex_);
+  // The link has called its handler for the last time, and sends nothing more. `traffic` is what it
+  // has carried.
+  void Forget(const std::shared_ptr<ShmLink>& link, const SharedTraffic& traffic)
+      PSD_EXCLUDES(mutex_);
+  // Returns all links, and what those that are forgotten have carried.
+  std::vector<std::shared_ptr<ShmLink>> Links(SharedTraffic& past) const PSD_EXCLUDES(mutex_);
 
   // Returns all links. No link can be registered any more.
   std::vector<std::shared_ptr<ShmLink>> BeginShutdown() PSD_EXCLUDES(mutex_);
@@ -81,10 +86,11 @@ class ShmCore {
   std::atomic<size_t> next_poller_{0};
   std::atomic<uint64_t> next_number_{1};
 
-  Mutex mutex_;  // leaf
+  mutable Mutex mutex_;  // leaf
   CondVar quiet_;
   bool shutting_down_ PSD_GUARDED_BY(mutex_) = false;
   absl::flat_hash_set<std::shared_ptr<ShmLink>> links_ PSD_GUARDED_BY(mutex_);
+  SharedTraffic past_traffic_ PSD_GUARDED_BY(mutex_);
 };
 
 }  // namespace psd::carrier

@@ -123,7 +123,7 @@ absl::Status ShmLink::Start(absl::Duration timeout) {
   PSD_RETURN_IF_ERROR(core_->Register(shared_from_this()));
   const absl::Status watched = poller_.Add(socket_.get(), shared_from_this());
   if (!watched.ok()) {
-    core_->Forget(shared_from_this());
+    core_->Forget(shared_from_this(), SharedTraffic());
     return watched;
   }
   auto expired = [weak = weak_from_this(), timeout] {
@@ -266,7 +266,17 @@ void ShmLink::FinishEnd() {
   poller_.Remove(socket_.get());
   DropUnread(socket_.get());
   shutdown(socket_.get(), SHUT_RDWR);
-  core_->Forget(shared_from_this());
+  core_->Forget(shared_from_this(), shared_traffic());
+}
+
+SharedTraffic ShmLink::shared_traffic() const {
+  SharedTraffic traffic;
+  traffic.copied_out = copied_out_.bytes();
+  traffic.copied_in = copied_in_.bytes();
+  traffic.lent = lender_.lent_bytes();
+  traffic.lent_now = lender_.bytes_now();
+  traffic.borrowed = borrowed_.bytes();
+  return traffic;
 }
 
 void ShmLink::TellEnd(const absl::Status& reason) {

@@ -32,6 +32,7 @@
 #include "core/carrier/shm/segment.h"
 #include "core/carrier/shm/shm_core.h"
 #include "core/carrier/shm/spin_policy.h"
+#include "core/carrier/shm/traffic_sum.h"
 #include "core/carrier/shm/turn_taking.h"
 #include "core/carrier/shm/unix_socket.h"
 
@@ -59,6 +60,7 @@ class ShmLink : public Link, public Watched, public std::enable_shared_from_this
   absl::Status Send(Message message) override;
   void Close() override;
   std::string Description() const override { return "shm " + address_; }
+  SharedTraffic shared_traffic() const override;
 
   void HelpUntil(absl::FunctionRef<bool()> done) override;
 
@@ -247,6 +249,8 @@ class ShmLink : public Link, public Watched, public std::enable_shared_from_this
   std::vector<std::unique_ptr<RingReader>> readers_;
   Assembler assembler_;
   bool told_ = false;
+  TrafficSum copied_in_;
+  TrafficSum borrowed_;
   std::atomic<bool> gone_{false};  // told, and the core has forgotten this link
 
   // Set before the link is open, and fixed then.
@@ -286,6 +290,7 @@ class ShmLink : public Link, public Watched, public std::enable_shared_from_this
   BulkQueue bulk_queue_ PSD_GUARDED_BY(send_mutex_);
   bool bulk_moved_ PSD_GUARDED_BY(send_mutex_) = true;  // as Outlet::moved
   size_t queued_bytes_ PSD_GUARDED_BY(send_mutex_) = 0;
+  TrafficSum copied_out_;  // added to with send_mutex_
   StepwiseCharge control_charge_ PSD_GUARDED_BY(send_mutex_){kControlUnit, kControlUnit};
 };
 

@@ -25,6 +25,10 @@ absl::StatusOr<bool> ShmLink::SendLent(Message& message) {
     lender_.Cancel(lent->lease);
     return queued;
   }
+  if (lent->copied_bytes > 0) {
+    MutexLock lock(send_mutex_);
+    copied_out_.Add(lent->copied_bytes);
+  }
   PumpControl();
   return true;
 }
@@ -49,6 +53,10 @@ absl::StatusOr<bool> ShmLink::HandleLending(const Frame& frame, Received& receiv
 }
 
 void ShmLink::TakeOutcome(Borrower::Outcome outcome, Received& received) {
+  if (outcome.message.has_value()) {
+    borrowed_.Add(outcome.borrowed_bytes);
+    copied_in_.Add(outcome.message->BufferBytes() - outcome.borrowed_bytes);
+  }
   received.message = std::move(outcome.message);
   received.refused = std::move(outcome.refused);
   if (!outcome.declined.has_value()) return;

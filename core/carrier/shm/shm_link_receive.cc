@@ -158,6 +158,7 @@ absl::StatusOr<bool> ShmLink::HandleFrame(size_t ring, const Frame& frame, Recei
 void ShmLink::HandleMessage(const MessageFrame& frame, Received& received) {
   absl::StatusOr<Message> whole = AssembleWhole(frame, core_->small_memory());
   if (whole.ok()) {
+    if (!whole->buffers.empty()) copied_in_.Add(whole->BufferBytes());
     received.message = *std::move(whole);
   } else {
     received.refused = RefuseWhole(frame, whole.status());
@@ -176,6 +177,7 @@ absl::StatusOr<bool> ShmLink::HandlePiece(const PieceFrame& piece, Received& rec
   std::optional<Assembler::Whole> whole = assembler_.EndPiece(slot);
   if (!whole.has_value()) return true;
   if (whole->refused.ok()) {
+    copied_in_.Add(whole->message.BufferBytes());
     received.message = std::move(whole->message);
   } else {
     received.refused = RefusedMessage{std::move(whole->message.header), std::move(whole->refused)};

@@ -53,6 +53,7 @@ absl::Status ShmLink::EnqueueInline(const Message& message) {
   Queued queued = ToQueued(frame);
   MutexLock lock(send_mutex_);
   PSD_RETURN_IF_ERROR(CheckRoom(message));
+  if (!message.buffers.empty()) copied_out_.Add(message.BufferBytes());
   return AppendControl(std::move(queued));
 }
 
@@ -80,6 +81,7 @@ absl::Status ShmLink::EnqueueBulk(Message message) {
   const ReceiveMemory& memory = bulk_queue_.empty() ? core_->small_memory() : core_->bulk_memory();
   PSD_ASSIGN_OR_RETURN(message.charge, ChargeQueued(message, *memory.headers, address_));
   queued_bytes_ += message.TotalBytes();
+  copied_out_.Add(message.BufferBytes());
   if (bulk_queue_.empty()) bulk_moved_ = true;
   bulk_queue_.Add(std::move(message));
   return absl::OkStatus();

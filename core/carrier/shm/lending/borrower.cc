@@ -129,6 +129,9 @@ absl::StatusOr<std::optional<Borrower::Outcome>> Borrower::Settle(Parked& parked
   if (outcome.declined.has_value()) {
     leases_.fetch_sub(1);
   } else {
+    for (const LentBuffer& buffer : parked.buffers) {
+      if (buffer.segment != 0) outcome.borrowed_bytes += buffer.bytes;
+    }
     Borrow(parked.message, parked.lease, parked.buffers, std::move(mappings), notes_);
     outcome.message = std::move(parked.message);
   }

@@ -48,6 +48,7 @@ class Borrower {
   // What became of a message. At most one of the members is set, and none if it is parked.
   struct Outcome {
     std::optional<Message> message;
+    size_t borrowed_bytes = 0;              // of its buffers that were lent
     std::optional<RefusedMessage> refused;  // its lease is returned
     std::optional<DeclinedFrame> declined;  // to be sent
   };

@@ -91,8 +91,11 @@ std::optional<Lender::Lent> Lender::Lend(Message& message, Pass pass) {
     book_.GiveBack(plan->bytes);
     return std::nullopt;
   }
+  lent.copied_bytes = message.BufferBytes() - plan->bytes;
+  lent_bytes_.Add(plan->bytes);
   message.charge = *std::move(charge);
   book_.Add(lent.lease, {std::move(message), std::move(plan->ids), plan->bytes});
+  NoteBytesNow();
   return lent;
 }
 
@@ -116,6 +119,7 @@ void Lender::Cancel(uint64_t lease) {
   absl::StatusOr<Loan> loan = absl::UnknownError("");  // destroyed after the lock
   MutexLock lock(mutex_);
   loan = book_.Take(lease);
+  NoteBytesNow();
 }
 
 absl::Status Lender::OnReturned(const std::vector<uint64_t>& leases) {
@@ -126,6 +130,7 @@ absl::Status Lender::OnReturned(const std::vector<uint64_t>& leases) {
     PSD_ASSIGN_OR_RETURN(Loan loan, book_.Take(lease));
     loans.push_back(std::move(loan));
   }
+  NoteBytesNow();
   return absl::OkStatus();
 }
 
@@ -141,6 +146,7 @@ absl::StatusOr<Message> Lender::OnDeclined(const DeclinedFrame& declined) {
   }
   PSD_ASSIGN_OR_RETURN(Loan loan, book_.Take(declined.lease));
   shown_.Decline(declined.segment);
+  NoteBytesNow();
   return std::move(loan.message);
 }
 
@@ -164,17 +170,13 @@ void Lender::End() {
     MutexLock lock(mutex_);
     ended_ = true;
     loans = book_.TakeAll();
+    NoteBytesNow();
   }
   for (const Loan& loan : loans) {
     for (const Buffer& buffer : loan.message.buffers) {
       if (SharedSegment* const segment = SegmentOf(buffer)) segment->Retire();
     }
   }
-}
-
-size_t Lender::bytes() const {
-  MutexLock lock(mutex_);
-  return book_.bytes();
 }
 
 }  // namespace psd::carrier

@@ -2,6 +2,7 @@
 
 // The lending half of a link: messages that the other end reads where they are.
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -20,6 +21,7 @@
 #include "core/carrier/shm/lending/lease_book.h"
 #include "core/carrier/shm/lending/note_box.h"
 #include "core/carrier/shm/lending/shown_segments.h"
+#include "core/carrier/shm/traffic_sum.h"
 
 namespace psd::carrier {
 
@@ -39,6 +41,7 @@ class Lender {
   struct Lent {
     uint64_t lease = 0;
     FrameEncoder frame;
+    size_t copied_bytes = 0;  // of buffers in the frame
   };
   // Passes the descriptor of a segment to the other end without waiting. Returns whether it did.
   using Pass = absl::FunctionRef<bool(const SharedSegment&)>;
@@ -62,12 +65,16 @@ class Lender {
   // messages.
   void End() PSD_EXCLUDES(mutex_);
 
-  // The bytes that are lent now.
-  size_t bytes() const PSD_EXCLUDES(mutex_);
+  // The bytes of all buffers that were ever lent, and of those that are lent now. Take no lock.
+  uint64_t lent_bytes() const { return lent_bytes_.bytes(); }
+  uint64_t bytes_now() const { return bytes_now_.load(std::memory_order_relaxed); }
 
  private:
   struct Plan;
   static std::optional<Plan> MakePlan(const Message& message);
+  void NoteBytesNow() PSD_REQUIRES(mutex_) {
+    bytes_now_.store(book_.bytes(), std::memory_order_relaxed);
+  }
   bool PassAll(const Plan& plan, const std::vector<uint64_t>& fresh, Pass pass)
       PSD_EXCLUDES(mutex_);
 
@@ -79,6 +86,8 @@ class Lender {
   bool ended_ PSD_GUARDED_BY(mutex_) = false;
   LeaseBook book_ PSD_GUARDED_BY(mutex_);
   ShownSegments shown_ PSD_GUARDED_BY(mutex_);
+  TrafficSum lent_bytes_;  // added to with mutex_
+  std::atomic<uint64_t> bytes_now_{0};
 };
 
 }  // namespace psd::carrier
