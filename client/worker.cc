@@ -14,11 +14,11 @@
 #include "core/base/future.h"
 #include "core/base/host_port.h"
 #include "core/base/log.h"
-#include "core/base/memory_budget.h"
 #include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/base/worker_name.h"
 #include "core/runtime/runtime.h"
+#include "core/runtime/worker_memory.h"
 #include "core/services/calls/call_service.h"
 #include "core/services/status/info_service.h"
 #include "core/services/values/value_service.h"
@@ -102,11 +102,12 @@ worker::RuntimeOptions ToRuntimeOptions(const WorkerOptions& options) {
   runtime.listen = options.listen;
   runtime.advertise = options.advertise;
   runtime.threads = options.threads;
-  runtime.memory = MemoryBudget::Create(options.memory_budget_bytes);
   runtime.shared_memory = options.shared_memory;
   runtime.session = options.session;
   runtime.functions = options.functions;
   runtime.logger = options.logger != nullptr ? options.logger : NewStderrLogger(LogLevel::kWarning);
+  runtime.memory =
+      worker::NewWorkerBudget(options.memory_budget_bytes, options.shared_memory, runtime.logger);
   return runtime;
 }
 

@@ -104,24 +104,27 @@ struct Wire<Beside<Message>> {
 template <typename Message>
 struct Wire<Bulk<Message>> {
   static absl::StatusOr<Bulk<Message>> Parse(ServerCall& call) {
-    const std::vector<Buffer>& buffers = call.payload().buffers;
-    if (buffers.size() == 1)
-      PSD_RETURN_IF_ERROR(call.Charge(ParseCost(*Message::descriptor(), buffers[0].view())));
-    return ParseBuffers(buffers, call.method());
+    PSD_ASSIGN_OR_RETURN(const Buffer bytes, OnlyBuffer(call.payload().buffers, call.method()));
+    PSD_RETURN_IF_ERROR(call.Charge(ParseCost(*Message::descriptor(), bytes.view())));
+    return ParseBytes(bytes, call.method());
   }
   static absl::StatusOr<Bulk<Message>> ParseReply(const Reply& reply, const char* method) {
-    return ParseBuffers(reply.payload.buffers, method);
+    PSD_ASSIGN_OR_RETURN(const Buffer bytes, OnlyBuffer(reply.payload.buffers, method));
+    return ParseBytes(bytes, method);
   }
   static Contents Write(const Bulk<Message>& bulk) {
     return {{"", {Buffer::FromString(bulk.message.SerializeAsString())}}, {}};
   }
 
  private:
-  static absl::StatusOr<Bulk<Message>> ParseBuffers(const std::vector<Buffer>& buffers,
-                                                    absl::string_view method) {
+  static absl::StatusOr<Buffer> OnlyBuffer(const std::vector<Buffer>& buffers,
+                                           absl::string_view method) {
     if (buffers.size() != 1)
       return absl::InvalidArgumentError(absl::StrCat(method, ": one buffer is expected"));
-    PSD_ASSIGN_OR_RETURN(Message message, ParseMessage<Message>(buffers[0].view(), method));
+    return StableBytes(buffers[0]);
+  }
+  static absl::StatusOr<Bulk<Message>> ParseBytes(const Buffer& bytes, absl::string_view method) {
+    PSD_ASSIGN_OR_RETURN(Message message, ParseMessage<Message>(bytes.view(), method));
     return Bulk<Message>{std::move(message)};
   }
 };

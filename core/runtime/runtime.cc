@@ -17,6 +17,7 @@
 #include "core/dist_autograd/exchange.h"
 #include "core/rref/creation_gate.h"
 #include "core/runtime/function_host.h"
+#include "core/runtime/worker_memory.h"
 #include "core/services/calls/call_service.h"
 #include "core/services/checkpoint/checkpoint_service.h"
 #include "core/services/checkpoint/save_service.h"
@@ -75,7 +76,8 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(RuntimeOptions options)
   PSD_RETURN_IF_ERROR(CheckAddresses(options));
   if (options.logger == nullptr) options.logger = NewNullLogger();
   if (options.operators == nullptr) options.operators = OperatorRegistry::Builtin();
-  if (options.memory == nullptr) options.memory = MemoryBudget::Create(0);
+  if (options.memory == nullptr)
+    options.memory = NewWorkerBudget(0, options.shared_memory, options.logger);
   if (options.carrier == nullptr) {
     PSD_ASSIGN_OR_RETURN(options.carrier, DefaultCarrier(options));
   }
@@ -84,7 +86,10 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(RuntimeOptions options)
   return runtime;
 }
 
-Runtime::Runtime(RuntimeOptions options) : options_(std::move(options)), ids_(NewIncarnation()) {}
+Runtime::Runtime(RuntimeOptions options) : options_(std::move(options)), ids_(NewIncarnation()) {
+  if (options_.shared_memory)
+    results_.emplace(NewWorkerAllocator(true, kKeptResultBytes, options_.logger));
+}
 
 // Large steps run on as many threads of the executor as there are cores, including the step's own.
 Helpers Runtime::StepHelpers() const {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@
 #include "core/base/log.h"
 #include "core/base/memory_budget.h"
 #include "core/base/parallel_for.h"
+#include "core/base/result_memory.h"
 #include "core/base/thread_pool.h"
 #include "core/base/timer.h"
 #include "core/base/work_threads.h"
@@ -82,7 +84,8 @@ struct RuntimeOptions {
   // The name of the registrar, which is told to workers that connect; empty if there is none.
   std::string registrar;
   // Whether messages to and from workers of the same host and user go through shared memory. Both
-  // ends must allow it.
+  // ends must allow it. If so, large results of operators in this process are allocated where such
+  // workers can read them (ResultMemory), and so should `memory` be (NewWorkerBudget).
   bool shared_memory = true;
   // The carrier that moves messages. If it is null, the worker makes one: gRPC, with shared memory
   // if `shared_memory` says so.
@@ -170,6 +173,7 @@ class Runtime {
   Helpers StepHelpers() const;
 
   RuntimeOptions options_;
+  std::optional<ResultMemoryScope> results_;  // if memory is shared
   IdSource ids_;
   std::string address_;
   std::shared_ptr<WorkThreads> executor_;      // shared with the agent

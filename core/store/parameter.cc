@@ -348,21 +348,50 @@ void Parameter::TakeAll(std::vector<PinPlan>& plans,
   }
 }
 
-std::vector<Parameter::Write> Parameter::BeginWrite(
-    Changing, absl::Span<Parameter* const> parameters) PSD_NO_THREAD_SAFETY_ANALYSIS {
-  std::vector<Write> writes(parameters.size());
-  if (parameters.empty()) return writes;
-  VersionLock& versions = *parameters[0]->lock_;
-  MutexLock lock(versions.mutex);
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    Parameter& parameter = *parameters[i];
-    CheckShared(parameters[0]->lock_, parameter.lock_);
-    VersionSet& set = parameter.set_;
-    PSD_CHECK(set.acquired(), "a step on a parameter that its optimizer has not acquired");
-    while (!set.CanBeginWrite()) versions.spare_returned.Wait(versions.mutex);
-    writes[i] = {set.current().data, set.BeginWrite(), set.version()};
+absl::Status Parameter::ProvideSpare() PSD_NO_THREAD_SAFETY_ANALYSIS {
+  while (true) {
+    VersionSet::Buffers freed;
+    {
+      MutexLock lock(lock_->mutex);
+      set_.DropRetired(freed);
+      while (!set_.CanBeginWrite() && set_.AwaitsSpare()) {
+        lock_->spare_returned.Wait(lock_->mutex);
+        set_.DropRetired(freed);
+      }
+      if (set_.CanBeginWrite()) return absl::OkStatus();
+    }
+    freed.clear();  // makes room
+    PSD_ASSIGN_OR_RETURN(VersionBuffer spare, NewBuffer());
+    MutexLock lock(lock_->mutex);
+    set_.AddSpare(std::move(spare));
   }
-  return writes;
+}
+
+absl::StatusOr<std::vector<Parameter::Write>> Parameter::BeginWrite(
+    Changing changing, absl::Span<Parameter* const> parameters) PSD_NO_THREAD_SAFETY_ANALYSIS {
+  std::vector<Write> writes;
+  if (parameters.empty()) return writes;
+  writes.reserve(parameters.size());
+  VersionLock& versions = *parameters[0]->lock_;
+  while (true) {
+    {
+      MutexLock lock(versions.mutex);
+      while (writes.size() < parameters.size()) {
+        Parameter& parameter = *parameters[writes.size()];
+        CheckShared(parameters[0]->lock_, parameter.lock_);
+        VersionSet& set = parameter.set_;
+        PSD_CHECK(set.acquired(), "a step on a parameter that its optimizer has not acquired");
+        if (!set.CanBeginWrite()) break;
+        writes.push_back({set.current().data, set.BeginWrite(), set.version()});
+      }
+    }
+    if (writes.size() == parameters.size()) return writes;
+    const absl::Status provided = parameters[writes.size()]->ProvideSpare();
+    if (!provided.ok()) {
+      AbandonWrite(changing, parameters.first(writes.size()));
+      return provided;
+    }
+  }
 }
 
 void Parameter::AbandonWrite(Changing, absl::Span<Parameter* const> parameters)

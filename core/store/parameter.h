@@ -12,7 +12,8 @@
 //     third, or for whom no further spare can be reserved, gets a copy instead.
 // When the last reader of an old version releases it, its buffer becomes a spare, or is freed if
 // there are enough spares. (Buffers of up to 16 KiB keep one spare more than needed; see
-// kSmallBufferBytes.)
+// kSmallBufferBytes.) A spare whose segment is retired, because a process that has left may still
+// read it, is never written: the next step replaces it.
 
 #include <cstdint>
 #include <memory>
@@ -121,9 +122,12 @@ class Parameter : public SmallObject, public std::enable_shared_from_this<Parame
     uint64_t version = 0;  // of `current`
   };
   // Starts a step. Requires: the caller is the only writer of all `parameters` (see WriteClaims),
-  // has acquired them, and names none twice; they share their VersionLock. Never allocates; waits
-  // only for readers that are just copying an old version out.
-  static std::vector<Write> BeginWrite(Changing, absl::Span<Parameter* const> parameters);
+  // has acquired them, and names none twice; they share their VersionLock. Waits only for readers
+  // that are just copying an old version out. Allocates only to replace a retired spare, after that
+  // one is freed. Errors: RESOURCE_EXHAUSTED, if there is no memory for such a spare; no parameter
+  // is being written then, and the step can be tried again.
+  static absl::StatusOr<std::vector<Write>> BeginWrite(Changing changing,
+                                                       absl::Span<Parameter* const> parameters);
   // Ends a step without publishing: the parameters keep their current versions.
   static void AbandonWrite(Changing, absl::Span<Parameter* const> parameters);
   // Makes the written spares the current versions of all `parameters` at one moment: a reader that
@@ -160,6 +164,8 @@ class Parameter : public SmallObject, public std::enable_shared_from_this<Parame
                       absl::Span<const std::shared_ptr<VersionPins>> pins);
 
   absl::StatusOr<VersionBuffer> NewBuffer();
+  // Waits for a spare that may be written, or allocates one if none will come back.
+  absl::Status ProvideSpare();
 
   // Every pin and every step reads these two, so they begin the object: they share few cache lines.
   const std::shared_ptr<VersionLock> lock_;  // shared with the parameters of the same store

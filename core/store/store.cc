@@ -15,6 +15,7 @@
 #include "core/base/quoted.h"
 #include "core/base/remedy.h"
 #include "core/base/status.h"
+#include "core/store/foreign_memory.h"
 #include "core/store/rows.h"
 
 namespace psd::store {
@@ -168,7 +169,9 @@ absl::StatusOr<std::shared_ptr<Entry>> Store::NewEntry(
                                          ", and only floating tensors can be created on a device")),
                         "leave out the device");
     }
-    entry->value = std::move(value);
+    absl::StatusOr<Value> own = CopyForeignMemory(std::move(value), *options_.memory);
+    if (!own.ok()) return Annotate(own.status(), entry->Label());
+    entry->value = *std::move(own);
     entry->on_device = IsOnDevice(entry->value);
     absl::StatusOr<MemoryCharge> charge = ChargeFor(*entry, *options_.memory);
     if (!charge.ok()) return Annotate(charge.status(), entry->Label());

@@ -1,6 +1,7 @@
 #include "core/store/version_set.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "core/base/status.h"
@@ -41,6 +42,12 @@ void VersionSet::FreeSpares(Buffers& freed) {
     freed.push_back(std::move(spares_.front()));
     spares_.erase(spares_.begin());
   }
+}
+
+void VersionSet::DropRetired(Buffers& freed) {
+  const auto retired = std::stable_partition(spares_.begin(), spares_.end(), IsWritable);
+  std::move(retired, spares_.end(), std::back_inserter(freed));
+  spares_.erase(retired, spares_.end());
 }
 
 std::byte* VersionSet::BeginWrite() {

@@ -10,6 +10,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "core/base/buffer.h"
+#include "core/base/shared_segment.h"
 
 namespace psd::store {
 
@@ -85,8 +86,13 @@ class VersionSet {
   // Adds a new spare. It is used only after the others, which may still be in the caches.
   void AddSpare(VersionBuffer buffer) { spares_.insert(spares_.begin(), std::move(buffer)); }
 
-  // Returns false while the spare buffer is still being copied by a reader.
-  bool CanBeginWrite() const { return !spares_.empty(); }
+  // Whether the spare that a write would use may be written. It may not if its segment is retired,
+  // and there is none while a reader still copies it.
+  bool CanBeginWrite() const { return !spares_.empty() && (small_ || IsWritable(spares_.back())); }
+  // Whether a spare will come back when a reader has copied it. Requires: no write is under way.
+  bool AwaitsSpare() const { return !old_.empty() && ComingBack() > 0; }
+  // Frees the spares whose segments are retired. Afterwards there may be too few.
+  void DropRetired(Buffers& freed);
   // Returns the buffer to write. Requires: CanBeginWrite(), and no write is under way.
   std::byte* BeginWrite();
   void AbandonWrite() { spares_.push_back(std::exchange(writing_, {})); }
@@ -109,6 +115,10 @@ class VersionSet {
     bool held() const { return pins > 0 || copiers > 0; }
   };
 
+  static bool IsWritable(const VersionBuffer& spare) {
+    const SharedSegment* const segment = spare.block->place().segment();
+    return segment == nullptr || !segment->retired();
+  }
   int writing() const { return writing_ ? 1 : 0; }
   // The number of spares that must exist, including one that is being written, depending on whether
   // the current version is pinned.

@@ -12,6 +12,7 @@
 #include "core/carrier/grpc/grpc_server_hook.h"
 #include "core/carrier/shm/host_factory.h"
 #include "core/checkpoint/checkpoint_root.h"
+#include "core/runtime/worker_memory.h"
 #include "server/services/health_service.h"
 #include "server/services/reflection_service.h"
 
@@ -46,7 +47,9 @@ worker::RuntimeOptions ToRuntimeOptions(const DaemonConfig& config, ServerExtens
   options.advertise = config.advertise;
   options.threads = config.threads;
   options.max_queued_functions = static_cast<size_t>(config.max_queued_functions);
-  options.memory = MemoryBudget::Create(config.memory_budget_bytes);
+  options.memory =
+      worker::NewWorkerBudget(config.memory_budget_bytes, config.shared_memory, logger);
+  options.shared_memory = config.shared_memory;
   options.session.lease = config.lease;
   options.session.retry_window = config.retry_window;
   options.registrar = config.IsRegistrar() ? config.name : config.registrar_name;

@@ -286,7 +286,8 @@ absl::Status OwnerOptimizer::Apply(store::Changing changing, StepChange& change)
   for (size_t index : change.plan->indices) {
     if (Parameter* each = table_.versions(index); each != nullptr) versions.push_back(each);
   }
-  const std::vector<Parameter::Write> writes = Parameter::BeginWrite(changing, versions);
+  PSD_ASSIGN_OR_RETURN(const std::vector<Parameter::Write> writes,
+                       Parameter::BeginWrite(changing, versions));
   if (absl::Status ran = RunKernels(changing, change, writes); !ran.ok()) {
     Parameter::AbandonWrite(changing, versions);
     return ran;

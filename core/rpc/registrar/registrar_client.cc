@@ -25,8 +25,10 @@ v1::WorkerRole ToWire(WorkerRole role) {
 
 absl::StatusOr<World> DecodeWorld(const rpc::Payload& payload) {
   v1::RegistrarWorldReply reply;
-  const absl::string_view bytes =
-      payload.buffers.size() == 1 ? payload.buffers[0].view() : absl::string_view();
+  Buffer bytes;
+  if (payload.buffers.size() == 1) {
+    PSD_ASSIGN_OR_RETURN(bytes, StableBytes(payload.buffers[0]));
+  }
   if (!reply.ParseFromArray(bytes.data(), static_cast<int>(bytes.size())))
     return absl::InternalError("registrar.world: the answer cannot be read");
   const int size = reply.names_size();

@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/buffer.h"
 #include "core/optim/owner/life_codec.h"
 #include "core/rpc/declared_method.h"
 #include "core/rpc/message_io.h"
@@ -28,9 +29,9 @@ absl::StatusOr<OwnerContents> DecodeDescription(const std::string& owner,
   if (payload.buffers.size() != 1)
     return absl::InternalError(absl::StrCat(owner, " described itself in ", payload.buffers.size(),
                                             " buffers instead of one"));
-  PSD_ASSIGN_OR_RETURN(auto message,
-                       rpc::ParseMessage<v1::OwnerContents>(payload.buffers[0].view(),
-                                                            kCheckpointDescribe.info.name));
+  PSD_ASSIGN_OR_RETURN(const Buffer bytes, StableBytes(payload.buffers[0]));
+  PSD_ASSIGN_OR_RETURN(auto message, rpc::ParseMessage<v1::OwnerContents>(
+                                         bytes.view(), kCheckpointDescribe.info.name));
   return DecodeContents(message);
 }
 

@@ -1,5 +1,7 @@
 #include "core/store/parameter.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -10,6 +12,11 @@
 #include <vector>
 
 #include "core/base/memory_budget.h"
+#include "core/base/memory_mapping.h"
+#include "core/base/sealed_memory.h"
+#include "core/base/shared_allocator.h"
+#include "core/base/shared_segment.h"
+#include "core/base/unique_fd.h"
 #include "core/tensor/flat_tensor.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -38,8 +45,9 @@ bool AllEqual(const FlatTensor& tensor, float value) {
 
 class ParameterTest : public ::testing::Test {
  protected:
-  explicit ParameterTest(size_t limit = 0)
-      : budget_(MemoryAccount::Create(limit, NewHeapAllocator())) {}
+  explicit ParameterTest(size_t limit = 0,
+                         std::shared_ptr<Allocator> underlying = NewHeapAllocator())
+      : budget_(MemoryAccount::Create(limit, std::move(underlying))) {}
 
   std::shared_ptr<Parameter> New(float value = 1) {
     return Create(*Tensor::Full({kElements}, DType::kF32, value));
@@ -51,7 +59,7 @@ class ParameterTest : public ::testing::Test {
   }
   // Makes a step that fills every parameter with the number of its next version.
   static void Step(std::vector<Parameter*> parameters) {
-    auto writes = Parameter::BeginWrite(kChanging, parameters);
+    auto writes = *Parameter::BeginWrite(kChanging, parameters);
     for (const Parameter::Write& write : writes) {
       auto* spare = reinterpret_cast<float*>(write.spare);
       std::fill(spare, spare + kElements, static_cast<float>(write.version + 1));
@@ -93,7 +101,7 @@ TEST_F(ParameterTest, StridedAndEmptyInitialValues) {
   auto empty = Create(*Tensor::Zeros({0}, DType::kF64));
   ASSERT_TRUE(empty->AcquireForSteps().ok());
   Parameter* one = empty.get();
-  Parameter::BeginWrite(kChanging, {&one, 1});
+  ASSERT_TRUE(Parameter::BeginWrite(kChanging, {&one, 1}).ok());
   Parameter::Publish(kChanging, {&one, 1});
   EXPECT_EQ(empty->version(), 2u);
   EXPECT_EQ(empty->Pin()->tensor.NumElements(), 0);
@@ -236,12 +244,116 @@ TEST_F(ParameterTest, AbandonedWriteChangesNothing) {
   auto parameter = New(4);
   ASSERT_TRUE(parameter->AcquireForSteps().ok());
   Parameter* one = parameter.get();
-  auto writes = Parameter::BeginWrite(kChanging, {&one, 1});
+  auto writes = *Parameter::BeginWrite(kChanging, {&one, 1});
   std::memset(writes[0].spare, 0x7f, kBytes);
   Parameter::AbandonWrite(kChanging, {&one, 1});
   EXPECT_EQ(parameter->version(), 1u);
   EXPECT_TRUE(AllEqual(parameter->Pin()->tensor, 4));
   EXPECT_EQ(parameter->stats().spares, 1);
+}
+
+// Allocates segments, unless it is told to refuse.
+class SegmentSource : public Allocator {
+ public:
+  absl::StatusOr<std::shared_ptr<Block>> Allocate(size_t bytes) override {
+    if (refuses) return absl::ResourceExhaustedError("told to refuse");
+    return segments_->Allocate(bytes);
+  }
+  bool refuses = false;
+
+ private:
+  static std::shared_ptr<Allocator> Segments() {
+    SharedAllocatorOptions options;
+    options.segment_threshold_bytes = kBytes;
+    return NewSharedAllocator(options);
+  }
+  const std::shared_ptr<Allocator> segments_ = Segments();
+};
+
+// Versions in segments that other processes may map.
+class SharedParameterTest : public ParameterTest {
+ protected:
+  explicit SharedParameterTest(
+      size_t limit = 0, std::shared_ptr<SegmentSource> source = std::make_shared<SegmentSource>())
+      : ParameterTest(limit, source), source_(std::move(source)) {}
+
+  static SharedSegment& SegmentOf(const PinnedVersion& pinned) {
+    return *pinned.tensor.place().segment();
+  }
+  // Ends a reader that was another process, and may still read what it was shown.
+  static MemoryMapping LeftWith(PinnedVersion pinned) {
+    SharedSegment& segment = SegmentOf(pinned);
+    auto mapping = *MapSealedMemory(UniqueFd(dup(segment.fd())), segment.bytes(), "a test");
+    segment.Retire();
+    return mapping;
+  }
+  static bool AllEqualIn(const MemoryMapping& mapping, float value) {
+    const auto* data = reinterpret_cast<const float*>(mapping.data());
+    return std::all_of(data, data + kElements, [&](float x) { return x == value; });
+  }
+
+  const std::shared_ptr<SegmentSource> source_;
+};
+
+TEST_F(SharedParameterTest, TwoSegmentsTakeTurns) {
+  auto parameter = New();
+  ASSERT_TRUE(parameter->AcquireForSteps().ok());
+  const uint64_t first = SegmentOf(*parameter->Pin()).id();
+  Step({parameter.get()});
+  EXPECT_NE(SegmentOf(*parameter->Pin()).id(), first);
+  Step({parameter.get()});
+  EXPECT_EQ(SegmentOf(*parameter->Pin()).id(), first);
+}
+
+TEST_F(SharedParameterTest, ARetiredSegmentIsNeverWritten) {
+  auto parameter = New(1);
+  ASSERT_TRUE(parameter->AcquireForSteps().ok());
+  // One that is current when its reader leaves, and one that is old by then.
+  const MemoryMapping current = LeftWith(*parameter->Pin());
+  auto pinned = *parameter->Pin();
+  EXPECT_EQ(SegmentOf(pinned).retired(), true);
+  Step({parameter.get()});
+  auto second = *parameter->Pin();
+  Step({parameter.get()});
+  pinned = {};
+  const MemoryMapping old = LeftWith(std::move(second));
+  for (int i = 0; i < 4; ++i) Step({parameter.get()});
+  EXPECT_TRUE(AllEqualIn(current, 1));
+  EXPECT_TRUE(AllEqualIn(old, 2));
+  EXPECT_TRUE(AllEqual(parameter->Pin()->tensor, 7));
+  EXPECT_LE(buffers(), 3u);
+}
+
+class FullSharedParameterTest : public SharedParameterTest {
+ protected:
+  FullSharedParameterTest() : SharedParameterTest(2 * kBytes) {}
+};
+
+TEST_F(FullSharedParameterTest, ARetiredSpareIsReplacedEvenIfTheBudgetIsFull) {
+  auto parameter = New(1);
+  ASSERT_TRUE(parameter->Pin().ok());
+  const MemoryMapping left = LeftWith(*parameter->Pin());
+  ASSERT_TRUE(parameter->AcquireForSteps().ok());
+  for (int i = 0; i < 3; ++i) Step({parameter.get()});
+  EXPECT_TRUE(AllEqualIn(left, 1));
+  EXPECT_TRUE(AllEqual(parameter->Pin()->tensor, 4));
+  EXPECT_EQ(buffers(), 2u);
+}
+
+TEST_F(FullSharedParameterTest, WithoutMemoryForASpareAStepIsRefusedAndCanBeTriedAgain) {
+  auto a = New(1);
+  ASSERT_TRUE(a->AcquireForSteps().ok());
+  const MemoryMapping left = LeftWith(*a->Pin());
+  Step({a.get()});
+  Parameter* const one = a.get();
+  source_->refuses = true;  // the retired buffer is a spare now, which the next step would replace
+  EXPECT_EQ(Parameter::BeginWrite(kChanging, {&one, 1}).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(AllEqual(a->Pin()->tensor, 2));
+  source_->refuses = false;
+  Step({a.get()});
+  EXPECT_TRUE(AllEqual(a->Pin()->tensor, 3));
+  EXPECT_TRUE(AllEqualIn(left, 1));
 }
 
 TEST_F(ParameterTest, ReadersMayOutliveTheParameter) {

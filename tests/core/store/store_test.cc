@@ -1,15 +1,21 @@
 #include "core/store/store.h"
 
 #include <atomic>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "core/base/buffer.h"
+#include "core/base/memory_budget.h"
+#include "core/base/memory_place.h"
 #include "core/base/memory_scope.h"
+#include "core/tensor/sparse_tensor.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/core/base/lent_block.h"
 #include "tests/core/store/changing_for_tests.h"
 
 namespace psd::store {
@@ -347,6 +353,39 @@ TEST_F(StoreTest, MemoryThatBecomesAValueIsCountedOnce) {
   result = Tensor();
   store_.reset();
   EXPECT_EQ(budget->hosted()->used_bytes(), 0u);
+}
+
+TEST_F(StoreTest, WhatAnotherProcessLentIsCopiedIntoHostedMemory) {
+  constexpr size_t kLarge = 2 * kMovableBytes;
+  Reset({});
+  const auto large = testing::LentBlock::Of(std::string(kLarge, 1));
+  const auto small = testing::LentBlock::Of(std::string(8, 1));
+  const Tensor a = *Tensor::FromBuffer({kLarge / 4}, DType::kF32, Buffer(large));
+  const Tensor b = *Tensor::FromBuffer({2}, DType::kF32, Buffer(small));
+  const SparseTensor sparse = *SparseTensor::Create({9}, Tensor::Of<int64_t>({1, 2}, {3, 4}), b);
+  const Value value = Value::OfList(
+      {a, 5, Value::OfMap({{"b", Variable(b, /*requires_grad=*/true)}, {"sparse", sparse}})});
+  const EntryPtr entry = *Create("values", value);
+  const size_t hosted = store_->stats().used_bytes;
+  std::memset(large->data(), 2, kLarge);
+  std::memset(small->data(), 2, 8);
+
+  int tensors = 0;
+  const auto own = [&tensors](const Tensor& tensor) {
+    ++tensors;
+    EXPECT_EQ(tensor.place().kind(), MemoryPlace::Kind::kHeap);
+    if (IsFloating(tensor.dtype())) {
+      EXPECT_EQ(tensor.raw_data()[0], std::byte{1});
+    }
+    return absl::OkStatus();
+  };
+  ASSERT_TRUE(entry->value.ForEachTensor(own).ok());
+  EXPECT_EQ(tensors, 4);
+  const Value::List& list = *entry->value.AsList();
+  EXPECT_EQ(*list[1].As<int64_t>(), 5);
+  EXPECT_TRUE(list[2].AsMap()->at(0).second.As<Variable>()->requires_grad());
+  EXPECT_GE(hosted, kLarge);
+  EXPECT_LT(hosted, 2 * kLarge);
 }
 
 TEST_F(StoreTest, MemoryThatIsHostedAlreadyIsNotChargedAgain) {

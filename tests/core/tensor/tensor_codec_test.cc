@@ -5,11 +5,13 @@
 #include <vector>
 
 #include "core/base/buffer.h"
+#include "core/base/memory_place.h"
 #include "core/tensor/dtype.h"
 #include "core/tensor/flat_tensor.h"
 #include "core/tensor/shape.h"
 #include "core/tensor/tensor.h"
 #include "gtest/gtest.h"
+#include "tests/core/base/lent_block.h"
 
 namespace psd {
 namespace {
@@ -131,6 +133,28 @@ TEST(TensorCodecTest, BoolsMustBeZeroOrOne) {
   absl::Status status = DecodeTensor(bools, Bytes(2, 2)).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_NE(status.message().find("0 or 1"), std::string::npos) << status;
+}
+
+// Another process may change what it lent after it was checked. Floats can be anything, so they are
+// read in place; everything that may be an index or a condition is copied before it is checked.
+TEST(TensorCodecTest, OnlyFloatsAreReadInPlaceInLentMemory) {
+  for (uint32_t number = 1; number <= 8; ++number) {
+    const DType dtype = static_cast<DType>(number);
+    SCOPED_TRACE(DTypeName(dtype));
+    const auto lent = testing::LentBlock::Of(std::string(2 * ItemSize(dtype), 1));
+    const TensorSpec spec = {Shape{2}, dtype, 2 * ItemSize(dtype)};
+    const Tensor tensor = *DecodeTensor(spec, Buffer(lent));
+    std::vector<Tensor> run;
+    ASSERT_TRUE(
+        DecodeTensors({Shape{1}, dtype, ItemSize(dtype)}, Buffer(lent), ItemSize(dtype), 2, &run)
+            .ok());
+    for (const Tensor& each : {tensor, run[0], run[1]}) {
+      EXPECT_EQ(each.place().kind() == MemoryPlace::Kind::kForeign, IsFloating(dtype));
+      lent->data()[0] = lent->data()[ItemSize(dtype)] = std::byte{2};
+      EXPECT_EQ(each.raw_data()[0], IsFloating(dtype) ? std::byte{2} : std::byte{1});
+    }
+    EXPECT_EQ(tensor.raw_data() == lent->data(), IsFloating(dtype));
+  }
 }
 
 }  // namespace

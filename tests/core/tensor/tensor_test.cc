@@ -11,7 +11,10 @@
 
 #include "core/base/buffer.h"
 #include "core/base/memory_budget.h"
+#include "core/base/memory_place.h"
 #include "core/base/memory_scope.h"
+#include "core/base/result_memory.h"
+#include "core/base/shared_allocator.h"
 #include "core/base/small_charges.h"
 #include "core/tensor/ops/cast.h"
 #include "core/tensor/ops/shape_ops.h"
@@ -393,6 +396,18 @@ TEST(TensorTest, WhatLiesInMemoryOfItsOwnIsNotKnownToBeExclusive) {
   EXPECT_FALSE(arrived.IsExclusive());
   EXPECT_FALSE(Tensor::Zeros({1 << 20}, DType::kF32)->IsExclusive());
   EXPECT_FALSE(Tensor().IsExclusive());
+}
+
+TEST(TensorTest, LargeResultsComeFromTheMemoryOfResults) {
+  const ResultMemoryScope scope(NewSharedAllocator({}));
+  const auto kind = [](int64_t elements) {
+    return Tensor::Empty({elements}, DType::kF32)->place().kind();
+  };
+  EXPECT_EQ(kind(1 << 18), MemoryPlace::Kind::kSegment);
+  EXPECT_EQ(kind(1 << 10), MemoryPlace::Kind::kHeap);
+  const auto account = MemoryAccount::Create(0, NewHeapAllocator());
+  const MemoryScope peer(account.get());  // a thread that works for a peer
+  EXPECT_EQ(kind(1 << 18), MemoryPlace::Kind::kHeap);
 }
 
 }  // namespace
