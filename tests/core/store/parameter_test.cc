@@ -331,7 +331,6 @@ class FullSharedParameterTest : public SharedParameterTest {
 
 TEST_F(FullSharedParameterTest, ARetiredSpareIsReplacedEvenIfTheBudgetIsFull) {
   auto parameter = New(1);
-  ASSERT_TRUE(parameter->Pin().ok());
   const MemoryMapping left = LeftWith(*parameter->Pin());
   ASSERT_TRUE(parameter->AcquireForSteps().ok());
   for (int i = 0; i < 3; ++i) Step({parameter.get()});
@@ -342,8 +341,8 @@ TEST_F(FullSharedParameterTest, ARetiredSpareIsReplacedEvenIfTheBudgetIsFull) {
 
 TEST_F(FullSharedParameterTest, WithoutMemoryForASpareAStepIsRefusedAndCanBeTriedAgain) {
   auto a = New(1);
-  ASSERT_TRUE(a->AcquireForSteps().ok());
   const MemoryMapping left = LeftWith(*a->Pin());
+  ASSERT_TRUE(a->AcquireForSteps().ok());
   Step({a.get()});
   Parameter* const one = a.get();
   source_->refuses = true;  // the retired buffer is a spare now, which the next step would replace
