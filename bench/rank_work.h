@@ -18,7 +18,7 @@ struct RankOptions {
   int ranks = 0;
   std::string owner;           // the address of the registrar
   bool shared_memory = false;  // between the ranks
-  // What the ranks do, with tensors of `elements` floats:
+  // The work of the ranks, with tensors of `elements` floats:
   //   allreduce   an all-reduce of one such tensor
   //   ddp_step    forward and backward of LinearLoss over `tensors` parameters, whose gradients are
   //               averaged over the ranks, and a step of Adam on every rank

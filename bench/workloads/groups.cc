@@ -25,7 +25,7 @@ namespace {
 
 constexpr absl::Duration kTimeout = absl::Seconds(60);
 
-// What the ranks of a case do, and how often in a block.
+// The work of the ranks of a case, and how often it is done in a block.
 struct Task {
   std::string name;  // see RankOptions
   int tensors = 1;

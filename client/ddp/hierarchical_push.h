@@ -151,7 +151,7 @@ class HierarchicalPush : public Joinable {
     std::vector<Tensor> gradients;
     std::vector<ReadVersion> versions;
   };
-  // What the ranks have together, by parameter.
+  // The gradients of all ranks together, by parameter.
   struct Agreed {
     std::vector<bool> present;          // whether a rank has a gradient
     std::vector<ReadVersion> versions;  // that the gradients were computed from

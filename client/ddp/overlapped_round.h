@@ -32,7 +32,7 @@ class OverlappedRound : public std::enable_shared_from_this<OverlappedRound> {
   // backward. Errors: those of Round::StartNext.
   absl::Status Watch(const std::vector<GradientPath>& paths);
 
-  // What is left when the round was closed.
+  // The state of the round when it was closed.
   struct Closed {
     BufferedAllReduce::Round round;
     std::vector<Tensor> gradients;  // by parameter, of those that were complete

@@ -254,7 +254,7 @@ std::vector<Stepped> AllStepped(const kernels::OptimBatch& batch) {
   return all;
 }
 
-// What all parameters of a batch have in common.
+// The arguments that all parameters of a batch share.
 struct Terms {
   explicit Terms(const kernels::OptimBatch& batch)
       : gradient_scale(static_cast<float>(batch.gradient_scale)),
