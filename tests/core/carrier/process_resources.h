@@ -19,13 +19,15 @@ namespace psd::carrier {
 
 struct ProcessResources {
   size_t descriptors = 0;
-  size_t segments = 0;  // mapped, this process's own and those of others
+  size_t rings = 0;  // segments of rings that are mapped, this process's own and those of others
+  size_t lent = 0;   // segments for lent messages that are mapped to be read only
 
   friend bool operator==(const ProcessResources& a, const ProcessResources& b) {
-    return a.descriptors == b.descriptors && a.segments == b.segments;
+    return a.descriptors == b.descriptors && a.rings == b.rings && a.lent == b.lent;
   }
   friend std::ostream& operator<<(std::ostream& out, const ProcessResources& resources) {
-    return out << resources.descriptors << " descriptors, " << resources.segments << " segments";
+    return out << resources.descriptors << " descriptors, " << resources.rings << " rings, "
+               << resources.lent << " lent segments";
   }
 };
 
@@ -35,7 +37,10 @@ inline ProcessResources CountResources() {
   while (readdir(folder.get()) != nullptr) ++resources.descriptors;
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {
-    if (absl::StrContains(line, "memfd:psd-rings")) ++resources.segments;
+    if (absl::StrContains(line, "memfd:psd-rings")) ++resources.rings;
+    if (absl::StrContains(line, "memfd:psd-segment") && absl::StrContains(line, " r--s ")) {
+      ++resources.lent;
+    }
   }
   return resources;
 }
