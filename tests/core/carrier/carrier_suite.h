@@ -280,7 +280,8 @@ TEST_P(CarrierSuite, BulkDoesNotHoldUpControl) {
   }
   ASSERT_TRUE(link_->Send(Small("control")).ok());
   ASSERT_TRUE(far_->WaitForMessages(5));
-  if (client_->Name() != "faulty") {
+  // The faulty carrier delays messages, and large messages that are lent arrive at once.
+  if (client_->Name() != "faulty" && client_->Name() != "lending") {
     EXPECT_EQ(small_before_large, 1);
   }
 }

@@ -141,6 +141,131 @@ TEST(FrameGolden, SmallOnes) {
             "0900000000000000");
 }
 
+// Lends the first buffer of Sample.
+const std::vector<LentBuffer> kLentSample = {{5, 128, 3}, {0, 0, 0}, {0, 0, 1}};
+
+TEST(FrameGolden, Lent) {
+  EXPECT_EQ(Hex(Encode([](FrameEncoder& e) { e.Lent(9, Sample(), kLentSample); })),
+            "7073640109000000"
+            "02000000"
+            "03000000"
+            "5300000000000000"
+            "0900000000000000"
+            "050000000000000080000000000000000300000000000000"
+            "000000000000000000000000000000000000000000000000"
+            "000000000000000000000000000000000100000000000000"
+            "6869"
+            "7a");
+}
+
+TEST(FrameGolden, AboutLeasesAndSegments) {
+  EXPECT_EQ(Hex(Encode([](FrameEncoder& e) {
+              e.Returned({7, 8});
+            })),
+            "707364010a000000"
+            "00000000"
+            "00000000"
+            "1000000000000000"
+            "0700000000000000"
+            "0800000000000000");
+  EXPECT_EQ(Hex(Encode([](FrameEncoder& e) {
+              e.Declined({7, 8});
+            })),
+            "707364010b000000"
+            "00000000"
+            "00000000"
+            "1000000000000000"
+            "0700000000000000"
+            "0800000000000000");
+  EXPECT_EQ(Hex(Encode([](FrameEncoder& e) { e.Gone(9); })),
+            "707364010c000000"
+            "00000000"
+            "00000000"
+            "0800000000000000"
+            "0900000000000000");
+  EXPECT_EQ(Hex(Encode([](FrameEncoder& e) { e.Forgotten(9); })),
+            "707364010d000000"
+            "00000000"
+            "00000000"
+            "0800000000000000"
+            "0900000000000000");
+}
+
+TEST(Frame, LentFramesComeBackAsTheyWent) {
+  const std::string wire = Encode([](FrameEncoder& e) { e.Lent(9, Sample(), kLentSample); });
+  absl::string_view bytes = wire;
+  const auto frame = DecodeFirst(&bytes);
+  ASSERT_TRUE(frame.ok() && frame->has_value()) << frame.status();
+  LentFrame lent = std::get<LentFrame>(**frame);
+  EXPECT_EQ(lent.lease, 9u);
+  EXPECT_EQ(lent.header_bytes, 2u);
+  ASSERT_EQ(lent.buffers.size(), 3u);
+  EXPECT_EQ(lent.buffers[0].segment, 5u);
+  EXPECT_EQ(lent.buffers[0].offset, 128u);
+  EXPECT_EQ(lent.buffers[0].bytes, 3u);
+  EXPECT_EQ(lent.buffers[2].segment, 0u);
+  EXPECT_EQ(lent.buffers[2].bytes, 1u);
+  std::string payload(lent.payload.remaining(), '\0');
+  lent.payload.Read(payload.data(), payload.size());
+  EXPECT_EQ(payload, "hiz");
+}
+
+TEST(Frame, NumbersOfAFrameAreKnownFromItsPreamble) {
+  for (const std::string& wire :
+       {Encode([](FrameEncoder& e) { e.Lent(9, Sample(), kLentSample); }),
+        Encode([](FrameEncoder& e) { e.Whole(Sample()); }), Encode([](FrameEncoder& e) {
+          e.Announce({7, 65536, {2, {3, 0, 1}}});
+        })}) {
+    const size_t numbers = NumberBytes(absl::string_view(wire).substr(0, kPreambleBytes));
+    // Bytes behind the numbers decide nothing.
+    std::string other = wire;
+    for (size_t i = numbers; i < other.size(); ++i) other[i] = '\xff';
+    EXPECT_TRUE(DecodeError(other).ok());
+    EXPECT_GE(numbers, wire.size() < 60 ? size_t{24} : size_t{24 + 8 + 3 * 8});
+  }
+}
+
+TEST(Frame, LentFramesThatLieAreRefused) {
+  const auto error = [](uint64_t segment, uint64_t offset, size_t bytes) {
+    return DecodeError(Encode([=](FrameEncoder& e) {
+      Message message;
+      message.buffers = {Buffer()};
+      e.Lent(1, message, {{segment, offset, bytes}});
+    }));
+  };
+  EXPECT_TRUE(error(5, 64, 100).ok());
+  EXPECT_FALSE(error(5, 32, 100).ok());
+  EXPECT_FALSE(error(0, 64, 0).ok());
+  EXPECT_FALSE(error(0, 0, 100).ok());
+  EXPECT_FALSE(error(0, 0, 0).ok());
+  EXPECT_FALSE(error(5, 0, SIZE_MAX).ok());
+  EXPECT_FALSE(error(5, 0, (size_t{4} << 30) + 1).ok());
+  std::string wire = Encode([](FrameEncoder& e) { e.Lent(9, Sample(), kLentSample); });
+  for (size_t size = 1; size < wire.size(); ++size) {
+    EXPECT_FALSE(DecodeError(wire.substr(0, size)).ok()) << size;
+  }
+  std::string many = wire;
+  many[12] = 4;
+  EXPECT_FALSE(DecodeError(many).ok());
+  std::string header = wire;
+  header[8] = 3;
+  EXPECT_FALSE(DecodeError(header).ok());
+  Message large;
+  large.header = std::string(kMaxLentFrameBytes, 'x');
+  large.buffers = {Buffer()};
+  EXPECT_FALSE(DecodeError(Encode([&](FrameEncoder& e) { e.Lent(1, large, {{5, 0, 10}}); })).ok());
+}
+
+TEST(Frame, ReturnedLeasesAreBounded) {
+  const auto error = [](size_t leases) {
+    const std::vector<uint64_t> ids(leases, 1);
+    return DecodeError(Encode([&](FrameEncoder& e) { e.Returned(ids); }));
+  };
+  EXPECT_FALSE(error(0).ok());
+  EXPECT_TRUE(error(kMaxReturned).ok());
+  EXPECT_FALSE(error(kMaxReturned + 1).ok());
+}
+
 TEST(Frame, SeveralFramesAreReadFromAnyChunks) {
   std::string wire = Encode([](FrameEncoder& e) {
     e.Ack(1);

@@ -1,10 +1,12 @@
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "core/base/status.h"
 #include "core/carrier/shm/shm_factory.h"
 #include "core/carrier/shm/unix_socket.h"
 #include "tests/core/carrier/carrier_suite.h"
+#include "tests/core/carrier/lending/lending_carrier.h"
 #include "tests/core/carrier/shm_route.h"
 
 namespace psd::carrier {
@@ -12,7 +14,7 @@ namespace {
 
 class ShmWorld : public CarrierWorld {
  public:
-  explicit ShmWorld(const RingSizes& rings) : rings_(rings) {}
+  ShmWorld(const RingSizes& rings, bool lends) : rings_(rings), lends_(lends) {}
 
   std::shared_ptr<Carrier> NewCarrier(const Limits& limits) override {
     ShmCarrierOptions options;
@@ -20,7 +22,8 @@ class ShmWorld : public CarrierWorld {
     options.rings = rings_;
     options.keepalive_time = absl::Seconds(20);  // so that a loaded machine is not taken for dead
     options.keepalive_timeout = absl::Seconds(20);
-    return *NewShmCarrier(options);
+    std::shared_ptr<Carrier> carrier = *NewShmCarrier(options);
+    return lends_ ? std::make_shared<LendingCarrier>(std::move(carrier)) : carrier;
   }
   std::string AnyAddress() override { return "unix:@"; }
   std::string DeadAddress() override { return Listener().address; }
@@ -42,12 +45,13 @@ class ShmWorld : public CarrierWorld {
   }
 
   const RingSizes rings_;
+  const bool lends_;
   UnixListener silent_;
   std::unique_ptr<ShmRoute> route_;
 };
 
-MakeWorld WithRings(const RingSizes& rings) {
-  return [rings] { return std::unique_ptr<CarrierWorld>(new ShmWorld(rings)); };
+MakeWorld WithRings(const RingSizes& rings, bool lends = false) {
+  return [=] { return std::unique_ptr<CarrierWorld>(new ShmWorld(rings, lends)); };
 }
 
 INSTANTIATE_TEST_SUITE_P(Shm, CarrierSuite, testing::Values(WithRings({})));
@@ -56,6 +60,11 @@ INSTANTIATE_TEST_SUITE_P(Shm, CarrierSuite, testing::Values(WithRings({})));
 INSTANTIATE_TEST_SUITE_P(ShmSmallRings, CarrierSuite,
                          testing::Values(WithRings({/*control_bytes=*/4096, /*bulk_bytes=*/8192,
                                                     /*bulk_rings=*/1})));
+
+// Large messages are lent.
+INSTANTIATE_TEST_SUITE_P(ShmLending, CarrierSuite, testing::Values(WithRings({}, /*lends=*/true)));
+INSTANTIATE_TEST_SUITE_P(ShmLendingSmallRings, CarrierSuite,
+                         testing::Values(WithRings({4096, 8192, 1}, /*lends=*/true)));
 
 }  // namespace
 }  // namespace psd::carrier

@@ -9,11 +9,13 @@
 #include <atomic>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "core/base/memory_budget.h"
+#include "tests/core/carrier/lending/lending_carrier.h"
 #include "tests/core/carrier/process_resources.h"
 #include "tests/core/carrier/recorder.h"
 #include "tests/core/carrier/shm_listening_test.h"
@@ -35,7 +37,9 @@ class ShmDeathTest : public ShmListeningTest {
       if (message.buffers.empty()) return;
       const absl::string_view bytes = message.buffers[0].view();
       if (bytes != std::string(bytes.size(), message.header[0])) ++torn_;
-      link.Send(message).IgnoreError();  // the peer may have ended
+      Message answer = message;
+      MoveToSegments(answer);
+      link.Send(std::move(answer)).IgnoreError();  // the peer may have ended
     };
   }
 

@@ -1,11 +1,12 @@
 // A peer of the shared-memory carrier that exchanges messages with a worker that sends them back,
-// and gets a signal at a given step:
+// and gets a signal at a given step. Large messages are lent in both directions.
 //
 //   shm_mortal_peer ADDRESS SIGNAL STEP
 //
-// Its steps are the system calls with which it makes, passes and maps memory and wakes the other
-// end, and the moments before a message is sent and after one has arrived. Exits with 0 if it is
-// done before that step, and with 3 if the other end ends the link.
+// Its steps are the system calls with which it makes, passes and maps memory (for rings and for
+// lent messages) and wakes the other end, and the moments before a message is sent and after one
+// has arrived. Exits with 0 if it is done before that step, and with 3 if the other end ends the
+// link.
 
 #include <signal.h>
 #include <sys/mman.h>
@@ -21,6 +22,7 @@
 #include "absl/status/status.h"
 #include "core/base/buffer.h"
 #include "core/carrier/shm/shm_factory.h"
+#include "tests/core/carrier/lending/lending_carrier.h"
 #include "tests/core/carrier/recorder.h"
 
 namespace {
@@ -85,14 +87,14 @@ Message MessageOf(size_t bytes) {
 }
 
 int Exchange(const std::string& address) {
-  auto carrier = *NewShmCarrier(SmallRings());
+  auto carrier = LendingCarrier(*NewShmCarrier(SmallRings()));
   const auto recorder = std::make_shared<Recorder>();
   recorder->SetOnMessage([](Link&, const Message&) { Step(); });
   recorder->CountOnly();
-  auto link = ConnectAndWait(*carrier, address, recorder);
+  auto link = ConnectAndWait(carrier, address, recorder);
   if (!link.ok()) return 3;
   size_t sent = 0;
-  for (const size_t bytes : {10, 3000, 20'000, 100'000, 10, 300'000}) {
+  for (const size_t bytes : {10, 3000, 20'000, 300'000, 100'000, 10, 300'000, 400'000}) {
     Step();
     if (!(*link)->Send(MessageOf(bytes)).ok()) return 3;
     // Every second message is sent together with the one before it.
@@ -106,7 +108,7 @@ int Exchange(const std::string& address) {
   (*link)->Close();
   recorder->WaitForClosed();
   Step();
-  carrier->Shutdown();
+  carrier.Shutdown();
   recorder->SetLink(nullptr);
   return 0;
 }

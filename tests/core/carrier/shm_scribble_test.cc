@@ -22,8 +22,11 @@
 #include "core/base/buffer.h"
 #include "core/base/memory_budget.h"
 #include "core/carrier/frame.h"
+#include "core/carrier/shm/introduction.h"
+#include "core/carrier/shm/lending/limits.h"
 #include "core/carrier/shm/ring_format.h"
 #include "core/carrier/shm/unix_socket.h"
+#include "tests/core/carrier/lending/segment_buffer.h"
 #include "tests/core/carrier/process_resources.h"
 #include "tests/core/carrier/recorder.h"
 #include "tests/core/carrier/shm_listening_test.h"
@@ -74,6 +77,19 @@ std::string Garble(std::string text, Dice& dice) {
   return text;
 }
 
+// Says of some buffers of `message` that they lie in a segment.
+std::vector<LentBuffer> RandomLoan(const Message& message, Dice& dice) {
+  std::vector<LentBuffer> buffers;
+  for (const Buffer& buffer : message.buffers) {
+    LentBuffer& lent = buffers.emplace_back();
+    lent.bytes = buffer.size();
+    if (dice.OneIn(4)) continue;
+    lent.segment = 1 + dice.Below(3);
+    lent.offset = kBlockAlignment * dice.Below(70);
+  }
+  return buffers;
+}
+
 FrameEncoder RandomFrame(Dice& dice) {
   FrameEncoder frames;
   Message message;
@@ -82,7 +98,7 @@ FrameEncoder RandomFrame(Dice& dice) {
     message.buffers.push_back(Buffer::FromString(dice.Bytes(dice.Below(300))));
   }
   PieceCursor cursor;
-  switch (dice.Below(6)) {
+  switch (dice.Below(11)) {
     case 0:
       frames.Announce({1 + dice.Below(3), kMinPieceBytes, {dice.Below(200'000), {dice.Below(99)}}});
       break;
@@ -94,6 +110,22 @@ FrameEncoder RandomFrame(Dice& dice) {
       break;
     case 3:
       frames.Room(dice.Below(4));
+      break;
+    case 4:
+    case 5:
+      frames.Lent(dice.Below(4), message, RandomLoan(message, dice));
+      break;
+    case 6:
+      frames.Returned({dice.Below(4), dice.Below(4)});
+      break;
+    case 7:
+      frames.Declined({dice.Below(4), dice.Below(4)});
+      break;
+    case 8:
+      frames.Gone(dice.Below(4));
+      break;
+    case 9:
+      frames.Forgotten(dice.Below(4));
       break;
     default:
       frames.Whole(message);
@@ -132,7 +164,7 @@ void ScribbleRing(ShmRawPeer& peer, Dice& dice) {
 }
 
 void SendRandomPacket(int socket, Dice& dice) {
-  const auto kind = static_cast<PacketKind>(dice.Below(8));
+  const auto kind = static_cast<PacketKind>(dice.Below(9));
   SendPacket(socket, kind, dice.Bytes(dice.Below(40)), dice.OneIn(8) ? socket : -1);
 }
 
@@ -203,6 +235,13 @@ TEST_F(ShmScribbleTest, LinksWhoseMemoryIsScribbledOnHarmNobodyElse) {
     ShmRawPeer peer(address_, kRings);
     const size_t index = accepted();
     peer.Open();
+    // Segments for its lent messages, one of which comes late.
+    const Buffer lent = SharedBuffer(4096, 'l');
+    const auto pass = [&](uint64_t id) {
+      SendPacket(peer.fd(), PacketKind::kSegment, EncodePassedSegment({id, 4096}),
+                 lent.place().segment()->fd());
+    };
+    for (uint64_t id = 1; id < 3; ++id) pass(id);
     const auto recorder = Accepted(index);
     recorder->CountOnly();
     const std::shared_ptr<Link> link = recorder->WaitForLink();
@@ -216,11 +255,13 @@ TEST_F(ShmScribbleTest, LinksWhoseMemoryIsScribbledOnHarmNobodyElse) {
       }
     });
     for (uint64_t step = 5 + dice.Below(30); step > 0; --step) {
-      switch (dice.Below(8)) {
+      switch (dice.Below(9)) {
         case 0: {
           Message message;
           message.header = dice.Bytes(dice.Below(3000));
-          message.buffers.push_back(Buffer::FromString(std::string(dice.Below(100'000), 'x')));
+          message.buffers.push_back(
+              dice.OneIn(3) ? SharedBuffer(kLeastLentBytes, 'x')
+                            : Buffer::FromString(std::string(dice.Below(100'000), 'x')));
           link->Send(std::move(message)).IgnoreError();  // the link may have ended
           break;
         }
@@ -232,6 +273,9 @@ TEST_F(ShmScribbleTest, LinksWhoseMemoryIsScribbledOnHarmNobodyElse) {
           break;
         case 3:
           peer.ReadAll(dice.Below(kRings.rings()));
+          break;
+        case 4:
+          pass(2 + dice.Below(2));
           break;
         default: {
           FrameEncoder frames = RandomFrame(dice);

@@ -1,4 +1,4 @@
-// Decodes arbitrary bytes as frames of a peer, and feeds the frames to an assembler.
+// Decodes arbitrary bytes as frames of a peer, and feeds the frames to the code behind the decoder.
 //
 // The first byte of an input says how the rest is cut into chunks. 0 means a single chunk.
 
@@ -8,7 +8,6 @@
 
 #include "core/base/buffer.h"
 #include "core/base/memory_budget.h"
-#include "core/carrier/assembler.h"
 #include "core/carrier/frame.h"
 #include "tests/fuzz/carrier/feed.h"
 
@@ -26,15 +25,14 @@ void RunOne(absl::string_view input) {
   if (input.empty()) return;
   Limits limits = SmallLimits();
   const auto account = MemoryAccount::Create(0, NewHeapAllocator());
-  const ReceiveMemory memory{account, account};
-  Assembler assembler(limits, memory, account, {std::make_shared<WaitingLine>(), absl::Seconds(1)});
+  Receiver receiver(limits, account);
   std::vector<absl::string_view> chunks =
       Cut(input.substr(1), static_cast<unsigned char>(input[0]));
   FrameDecoder decoder(ByteReader(chunks), limits);
   while (true) {
     absl::StatusOr<std::optional<Frame>> frame = decoder.Next();
     if (!frame.ok() || !frame->has_value()) return;
-    if (!Feed(**frame, limits, memory, assembler)) return;
+    if (!receiver.Feed(**frame)) return;
   }
 }
 

@@ -1,5 +1,5 @@
 // Lets a peer write arbitrary bytes into its ring, and change them at any time, while this end
-// reads the ring, decodes its frames and feeds them to an assembler.
+// reads the ring, decodes its frames and feeds them to the code behind the decoder.
 //
 // An input is a list of commands of the peer and of the reader, each a byte and its arguments:
 //
@@ -17,7 +17,6 @@
 
 #include "core/base/memory_budget.h"
 #include "core/base/status.h"
-#include "core/carrier/assembler.h"
 #include "core/carrier/frame.h"
 #include "core/carrier/shm/ring_format.h"
 #include "core/carrier/shm/ring_reader.h"
@@ -65,8 +64,7 @@ void Scribble(Commands& commands, Ring& ring) {
 void RunOne(absl::string_view input) {
   const Limits limits = SmallLimits();
   const auto account = MemoryAccount::Create(0, NewHeapAllocator());
-  const ReceiveMemory memory{account, account};
-  Assembler assembler(limits, memory, account, {std::make_shared<WaitingLine>(), absl::Seconds(1)});
+  Receiver receiver(limits, account);
   const auto owned = std::make_unique<Ring>();  // on the heap, which aligns it in every build
   Ring& ring = *owned;
   RingReader reader(ring.memory.get(), kRing, &ring.out, &ring.in, kMaxFrame, *account);
@@ -83,7 +81,7 @@ void RunOne(absl::string_view input) {
     PSD_CHECK((*bytes)->remaining() <= kMaxFrame, "frames are bounded");
     FrameDecoder decoder(**bytes, limits);
     const absl::StatusOr<std::optional<Frame>> frame = decoder.Next();
-    if (!frame.ok() || !frame->has_value() || !Feed(**frame, limits, memory, assembler)) return;
+    if (!frame.ok() || !frame->has_value() || !receiver.Feed(**frame)) return;
     if (command == 3) reader.Pop();
     PSD_CHECK(ring.in.head.load() >= head, "the head never goes back");
   }
