@@ -56,8 +56,12 @@ SharedSegment::SharedSegment(SealedMemory memory)
 
 SharedSegment::~SharedSegment() {
   living.fetch_sub(1, std::memory_order_relaxed);
-  MutexLock lock(mutex_);
-  for (const std::weak_ptr<SegmentWatcher>& watcher : watchers_) {
+  std::vector<std::weak_ptr<SegmentWatcher>> watchers;
+  {
+    MutexLock lock(mutex_);
+    watchers.swap(watchers_);
+  }
+  for (const std::weak_ptr<SegmentWatcher>& watcher : watchers) {
     if (const auto alive = watcher.lock()) alive->Gone(id_);
   }
 }

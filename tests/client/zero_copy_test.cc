@@ -267,9 +267,10 @@ class Holder {
     EXPECT_EQ(write(to_.get(), "?", 1), 1);
     return Said() == 'y';
   }
+  void Signal(int signal) { EXPECT_EQ(kill(process_, signal), 0); }
   void Kill() {
     if (process_ <= 0) return;
-    kill(process_, SIGKILL);
+    Signal(SIGKILL);
     waitpid(process_, nullptr, 0);
     process_ = 0;
   }
@@ -290,6 +291,20 @@ TEST_F(ZeroCopyTest, AProcessThatIsKilledWhileItHoldsLeasesHarmsNobody) {
   const std::string before = BytesOf(world_.Pull());
   for (int i = 0; i < 4; ++i) world_.Step();
   EXPECT_TRUE(BytesOf(world_.Pull()) != before);
+}
+
+// The owner gives up a process that is stopped, but once it goes on, the process still reads what
+// it held.
+TEST_F(ZeroCopyTest, WhatAProcessStillReadsIsNotRewrittenAfterItsLinkHasEnded) {
+  Holder holder(world_.owner().address().address);
+  ASSERT_EQ(holder.Said(), 'h');
+  world_.Step();
+  ASSERT_TRUE(world_.OwnersTraffic().lent_now > 0);
+  holder.Signal(SIGSTOP);
+  ASSERT_TRUE(world_.AllReturned());
+  for (int i = 0; i < 4; ++i) world_.Step();
+  holder.Signal(SIGCONT);
+  EXPECT_TRUE(holder.HoldsTheSame());
 }
 
 }  // namespace
