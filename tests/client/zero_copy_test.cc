@@ -71,7 +71,7 @@ class World {
     trainer_ = Must(Worker::Start(std::move(trainer)));
     w_ = MakeParameter(*trainer_, "owner0", "w", Numbers({elements}, 1));
     Sgd sgd;
-    sgd.lr = 0.5;
+    sgd.lr = 0.25;
     optimizer_ = Must(DistributedOptimizer::Create(*trainer_, "main", sgd, {w_}));
   }
 
