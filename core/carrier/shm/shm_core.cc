@@ -3,12 +3,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/carrier/shm/spin_policy.h"
+#include "core/carrier/shm/unix_socket.h"
 
 namespace psd::carrier {
 namespace {
@@ -16,13 +18,17 @@ namespace {
 // The system shows this user in the place of every user that this user namespace does not know.
 constexpr uid_t kUnknownUser = 65534;
 
-// The most segments of peers that are mapped: all links together take a quarter of the mappings
-// that a process may have by default (vm.max_map_count), and one link a quarter of that.
+// The most segments of peers that are mapped: they take at most a quarter of the mappings that a
+// process may have by default (vm.max_map_count), and those of one peer a quarter of that.
 constexpr size_t kMostMappings = 16384;
-constexpr size_t kLinksThatFill = 4;
+constexpr size_t kPeersThatFill = 4;
 
-// The most bytes that are lent to a peer by a worker whose budget has no limit.
-constexpr size_t kDefaultLentBytes = size_t{4} << 30;
+size_t MaxLentBytes(const ShmCarrierOptions& options) {
+  constexpr size_t kDefault = size_t{4} << 30;
+  if (options.max_lent_bytes != 0) return options.max_lent_bytes;
+  const size_t budget = options.memory->limit_bytes();
+  return budget == 0 ? kDefault : budget / 4;
+}
 
 }  // namespace
 
@@ -33,8 +39,7 @@ ShmCore::ShmCore(const ShmCarrierOptions& options)
       waiting_{options.line != nullptr ? options.line : std::make_shared<WaitingLine>(),
                options.room_patience},
       ring_quota_(std::make_shared<RingQuota>(*options.memory, options.rings.SegmentBytes())),
-      mappings_(
-          std::make_shared<MappingQuota>(kMostMappings, kLinksThatFill * options.max_mapped_bytes)),
+      mappings_(std::make_shared<Quota>(kMostMappings, kPeersThatFill * options.max_mapped_bytes)),
       may_spin_(options.spin && UsableProcessors() > 1) {}
 
 absl::Status ShmCore::Start() {
@@ -48,14 +53,20 @@ absl::Status ShmCore::Start() {
   return absl::OkStatus();
 }
 
-size_t ShmCore::max_lent_bytes() const {
-  if (options_.max_lent_bytes != 0) return options_.max_lent_bytes;
-  const size_t budget = options_.memory->limit_bytes();
-  return budget == 0 ? kDefaultLentBytes : budget / 4;
-}
-
-std::shared_ptr<MappingQuota> ShmCore::mappings_of_link() const {
-  return std::make_shared<MappingQuota>(kMostMappings / kLinksThatFill, options_.max_mapped_bytes);
+std::shared_ptr<PeerQuotas> ShmCore::QuotasOf(int socket) {
+  const absl::StatusOr<PeerProcess> peer = PeerOf(socket);
+  // Processes that the system does not name share the number 0.
+  const pid_t pid = peer.ok() ? peer->pid : 0;
+  MutexLock lock(mutex_);
+  std::shared_ptr<PeerQuotas> quotas = quotas_[pid].lock();
+  if (quotas != nullptr) return quotas;
+  absl::erase_if(quotas_, [](const auto& entry) { return entry.second.expired(); });
+  quotas = std::make_shared<PeerQuotas>();
+  quotas->lent = std::make_shared<Quota>(SIZE_MAX, MaxLentBytes(options_));
+  quotas->mapped =
+      std::make_shared<Quota>(kMostMappings / kPeersThatFill, options_.max_mapped_bytes);
+  quotas_[pid] = quotas;
+  return quotas;
 }
 
 ShmPoller& ShmCore::NextPoller() {

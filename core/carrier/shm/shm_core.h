@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -17,7 +18,7 @@
 #include "core/base/timer.h"
 #include "core/carrier/assembler.h"
 #include "core/carrier/carrier.h"
-#include "core/carrier/shm/lending/mapping_quota.h"
+#include "core/carrier/shm/lending/quota.h"
 #include "core/carrier/shm/poller.h"
 #include "core/carrier/shm/ring_quota.h"
 #include "core/carrier/shm/shm_factory.h"
@@ -26,6 +27,12 @@
 namespace psd::carrier {
 
 class ShmLink;
+
+// What all links to one process may take together. Shared by these links.
+struct PeerQuotas {
+  std::shared_ptr<Quota> lent;    // messages that are lent to it; shared with the lenders
+  std::shared_ptr<Quota> mapped;  // its segments that are mapped; shared with the mappings
+};
 
 // Thread-safe. Shared by the carrier and its links.
 class ShmCore {
@@ -42,11 +49,10 @@ class ShmCore {
   const ReceiveMemory& small_memory() const { return small_memory_; }
   const WaitingRules& waiting() const { return waiting_; }
   RingQuota& ring_quota() { return *ring_quota_; }
-  // The most bytes that a link may lend at a time.
-  size_t max_lent_bytes() const;
-  // For the segments of peers that all links map, and for those of one new link.
-  const std::shared_ptr<MappingQuota>& mappings() const { return mappings_; }
-  std::shared_ptr<MappingQuota> mappings_of_link() const;
+  // The quotas of the process at the other end of `socket`.
+  std::shared_ptr<PeerQuotas> QuotasOf(int socket) PSD_EXCLUDES(mutex_);
+  // For the segments of all peers that are mapped.
+  const std::shared_ptr<Quota>& mappings() const { return mappings_; }
   TimerQueue& timers() { return timers_; }
   bool may_spin() const { return may_spin_; }
   // The poller for the next link.
@@ -78,8 +84,8 @@ class ShmCore {
   const ReceiveMemory bulk_memory_;
   const ReceiveMemory small_memory_;
   const WaitingRules waiting_;
-  const std::shared_ptr<RingQuota> ring_quota_;   // shared with the charges of the links
-  const std::shared_ptr<MappingQuota> mappings_;  // shared with the mappings
+  const std::shared_ptr<RingQuota> ring_quota_;  // shared with the charges of the links
+  const std::shared_ptr<Quota> mappings_;        // shared with the mappings
   const bool may_spin_;
   TimerQueue timers_;
   std::vector<std::unique_ptr<ShmPoller>> pollers_;  // fixed by Start
@@ -90,6 +96,7 @@ class ShmCore {
   CondVar quiet_;
   bool shutting_down_ PSD_GUARDED_BY(mutex_) = false;
   absl::flat_hash_set<std::shared_ptr<ShmLink>> links_ PSD_GUARDED_BY(mutex_);
+  absl::flat_hash_map<pid_t, std::weak_ptr<PeerQuotas>> quotas_ PSD_GUARDED_BY(mutex_);
   SharedTraffic past_traffic_ PSD_GUARDED_BY(mutex_);
 };
 

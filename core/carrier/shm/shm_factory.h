@@ -45,13 +45,13 @@ struct ShmCarrierOptions {
   // The sizes of the rings into which this end of a link writes. A link takes their sum from the
   // budget.
   RingSizes rings;
-  // The most bytes of large messages that one link lends (lending/lender.h) until its peer has
+  // The most bytes of large messages that one process is lent (lending/lender.h) until it has
   // returned them. Further messages are copied. So a peer that returns nothing makes this worker
   // keep at most so much. 0 means a quarter of the budget, or 4 GiB if that has no limit.
   size_t max_lent_bytes = 0;
-  // The most bytes of segments of its peer that one link maps to read lent messages; all links
-  // together map at most four times as much. This memory counts in the budget of its maker. What it
-  // costs here is address space, and page tables of up to 1/512 of its size.
+  // The most bytes of segments of one process that are mapped to read lent messages; of all
+  // processes together at most four times as much. This memory counts in the budget of its maker.
+  // It takes address space here, and page tables of up to 1/512 of its size.
   size_t max_mapped_bytes = size_t{64} << 30;
   // A peer that is silent for keepalive_time is probed. If it does not answer within
   // keepalive_timeout, the link ends. So a process that is stopped is noticed within the sum of

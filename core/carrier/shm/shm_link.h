@@ -237,7 +237,8 @@ class ShmLink : public Link, public Watched, public std::enable_shared_from_this
   std::string peer_process_;  // of an accepted link; set before it is watched
   ShmPoller& poller_;
 
-  const std::shared_ptr<NoteBox> notes_;  // shared with segments and received messages
+  const std::shared_ptr<PeerQuotas> quotas_;  // shared with the other links to the same process
+  const std::shared_ptr<NoteBox> notes_;      // shared with segments and received messages
   Lender lender_;
   Borrower borrower_;
 

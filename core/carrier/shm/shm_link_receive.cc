@@ -52,7 +52,7 @@ bool ShmLink::Work(int rounds) {
 bool ShmLink::ReceiveAll(int rounds) {
   const bool gone = peer_gone_.load();
   bool any = false;
-  if (borrower_.HasNews()) {
+  if (borrower_.HasNews() && !ended_.load()) {
     const absl::Status delivered = DeliverParked();
     if (!delivered.ok()) {
       EndReceiving(delivered);

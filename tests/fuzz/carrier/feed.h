@@ -15,8 +15,8 @@
 #include "core/carrier/assembler.h"
 #include "core/carrier/frame.h"
 #include "core/carrier/shm/lending/borrower.h"
-#include "core/carrier/shm/lending/mapping_quota.h"
 #include "core/carrier/shm/lending/note_box.h"
+#include "core/carrier/shm/lending/quota.h"
 #include "core/carrier/shm/poller.h"
 #include "core/carrier/waiting_line.h"
 
@@ -73,8 +73,8 @@ class Receiver {
         new std::shared_ptr<SharedSegment>(*SharedSegment::Create(kSegmentBytes));
     return **segment;
   }
-  static std::shared_ptr<MappingQuota> NewQuota() {
-    return std::make_shared<MappingQuota>(10, 10 * kSegmentBytes);
+  static std::shared_ptr<Quota> NewQuota() {
+    return std::make_shared<Quota>(10, 10 * kSegmentBytes);
   }
 
   bool FeedMessage(const MessageFrame& frame) const {

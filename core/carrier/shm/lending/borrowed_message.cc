@@ -38,16 +38,16 @@ class Lease {
 
 }  // namespace
 
-PeerMapping::PeerMapping(MemoryMapping memory, std::shared_ptr<MappingQuota> of_link,
-                         std::shared_ptr<MappingQuota> of_carrier)
+PeerMapping::PeerMapping(MemoryMapping memory, std::shared_ptr<Quota> of_peer,
+                         std::shared_ptr<Quota> of_carrier)
     : memory_(std::move(memory)),
-      of_link_(std::move(of_link)),
+      of_peer_(std::move(of_peer)),
       of_carrier_(std::move(of_carrier)) {}
 
 PeerMapping::~PeerMapping() {
   const size_t bytes = memory_.size();
   memory_ = MemoryMapping();
-  of_link_->Give(bytes);
+  of_peer_->Give(bytes);
   of_carrier_->Give(bytes);
 }
 

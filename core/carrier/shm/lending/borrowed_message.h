@@ -10,8 +10,8 @@
 #include "core/base/sealed_memory.h"
 #include "core/carrier/carrier.h"
 #include "core/carrier/frame.h"
-#include "core/carrier/shm/lending/mapping_quota.h"
 #include "core/carrier/shm/lending/note_box.h"
+#include "core/carrier/shm/lending/quota.h"
 
 namespace psd::carrier {
 
@@ -20,8 +20,8 @@ namespace psd::carrier {
 class PeerMapping {
  public:
   // Requires: Take was called on both quotas, which the destructor gives back.
-  PeerMapping(MemoryMapping memory, std::shared_ptr<MappingQuota> of_link,
-              std::shared_ptr<MappingQuota> of_carrier);
+  PeerMapping(MemoryMapping memory, std::shared_ptr<Quota> of_peer,
+              std::shared_ptr<Quota> of_carrier);
   ~PeerMapping();
   PeerMapping(const PeerMapping&) = delete;
   PeerMapping& operator=(const PeerMapping&) = delete;
@@ -31,8 +31,8 @@ class PeerMapping {
 
  private:
   MemoryMapping memory_;
-  const std::shared_ptr<MappingQuota> of_link_;
-  const std::shared_ptr<MappingQuota> of_carrier_;
+  const std::shared_ptr<Quota> of_peer_;
+  const std::shared_ptr<Quota> of_carrier_;
 };
 
 // Where a lent buffer lies. Null: in the frame.

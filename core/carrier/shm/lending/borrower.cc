@@ -30,10 +30,10 @@ MessageFrame PartInFrame(const LentFrame& frame) {
 
 }  // namespace
 
-Borrower::Borrower(std::shared_ptr<NoteBox> notes, std::shared_ptr<MappingQuota> of_link,
-                   std::shared_ptr<MappingQuota> of_carrier, ReceiveMemory memory)
+Borrower::Borrower(std::shared_ptr<NoteBox> notes, std::shared_ptr<Quota> of_peer,
+                   std::shared_ptr<Quota> of_carrier, ReceiveMemory memory)
     : notes_(std::move(notes)),
-      of_link_(std::move(of_link)),
+      of_peer_(std::move(of_peer)),
       of_carrier_(std::move(of_carrier)),
       memory_(std::move(memory)) {}
 
@@ -41,16 +41,16 @@ absl::StatusOr<std::shared_ptr<const PeerMapping>> Borrower::Map(const PassedSeg
                                                                  const UniqueFd& fd) {
   const auto none = std::shared_ptr<const PeerMapping>();
   if (!fd.valid() || !CheckDescriptor(fd.get(), DescriptorLimit()).ok()) return none;
-  if (!of_link_->Take(passed.bytes)) return none;
+  if (!of_peer_->Take(passed.bytes)) return none;
   if (!of_carrier_->Take(passed.bytes)) {
-    of_link_->Give(passed.bytes);
+    of_peer_->Give(passed.bytes);
     return none;
   }
   absl::StatusOr<MemoryMapping> memory = MapSealedMemory(fd, passed.bytes, "its blocks");
   if (memory.ok()) {
-    return std::make_shared<const PeerMapping>(*std::move(memory), of_link_, of_carrier_);
+    return std::make_shared<const PeerMapping>(*std::move(memory), of_peer_, of_carrier_);
   }
-  of_link_->Give(passed.bytes);
+  of_peer_->Give(passed.bytes);
   of_carrier_->Give(passed.bytes);
   if (absl::IsResourceExhausted(memory.status())) return none;
   return memory.status();

@@ -19,8 +19,8 @@
 #include "core/carrier/frame.h"
 #include "core/carrier/shm/introduction.h"
 #include "core/carrier/shm/lending/borrowed_message.h"
-#include "core/carrier/shm/lending/mapping_quota.h"
 #include "core/carrier/shm/lending/note_box.h"
+#include "core/carrier/shm/lending/quota.h"
 
 namespace psd::carrier {
 
@@ -32,10 +32,11 @@ namespace psd::carrier {
 // end breaks the protocol.
 class Borrower {
  public:
-  // `notes` gets the leases that are returned. Mappings count in both quotas. `memory` is for those
+  // `notes` gets the leases that are returned. Mappings count in the quota of the peer and in
+  // that of all peers. `memory` is for those
   // parts of messages that come in frames.
-  Borrower(std::shared_ptr<NoteBox> notes, std::shared_ptr<MappingQuota> of_link,
-           std::shared_ptr<MappingQuota> of_carrier, ReceiveMemory memory);
+  Borrower(std::shared_ptr<NoteBox> notes, std::shared_ptr<Quota> of_peer,
+           std::shared_ptr<Quota> of_carrier, ReceiveMemory memory);
 
   // Maps a segment that the other end has passed. `fd` is not valid if this process had no
   // descriptor left for it. A segment that cannot be mapped for lack of anything is remembered as
@@ -88,9 +89,9 @@ class Borrower {
   // come yet.
   absl::StatusOr<std::optional<Outcome>> Settle(Parked& parked) PSD_EXCLUDES(mutex_);
 
-  const std::shared_ptr<NoteBox> notes_;            // shared with the link and with messages
-  const std::shared_ptr<MappingQuota> of_link_;     // shared with mappings
-  const std::shared_ptr<MappingQuota> of_carrier_;  // shared with mappings and other links
+  const std::shared_ptr<NoteBox> notes_;     // shared with the link and with messages
+  const std::shared_ptr<Quota> of_peer_;     // shared with mappings
+  const std::shared_ptr<Quota> of_carrier_;  // shared with mappings and other links
   const ReceiveMemory memory_;
   std::atomic<bool> news_{false};
   std::atomic<size_t> leases_{0};  // those that are out, and those of parked messages

@@ -9,15 +9,14 @@
 namespace psd::carrier {
 
 std::optional<uint64_t> LeaseBook::Reserve(size_t bytes) {
-  if (places_ >= kMaxLeases || bytes > max_bytes_ || bytes_ > max_bytes_ - bytes) {
-    return std::nullopt;
-  }
+  if (places_ >= kMaxLeases || !quota_->Take(bytes)) return std::nullopt;
   ++places_;
   bytes_ += bytes;
   return ++last_lease_;
 }
 
 void LeaseBook::GiveBack(size_t bytes) {
+  quota_->Give(bytes);
   --places_;
   bytes_ -= bytes;
 }

@@ -4,12 +4,15 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "core/carrier/carrier.h"
+#include "core/carrier/shm/lending/quota.h"
 
 namespace psd::carrier {
 
@@ -20,11 +23,11 @@ struct Loan {
   size_t bytes = 0;                // of these buffers
 };
 
-// Which loans are out, within bounds on their number (kMaxLeases) and bytes. Thread-compatible.
+// Which loans are out. Their number is bounded by kMaxLeases, and their bytes by a quota, so that a
+// reader that returns nothing makes their owner keep no more. Thread-compatible.
 class LeaseBook {
  public:
-  // A reader that returns nothing makes the owner keep at most `max_bytes`.
-  explicit LeaseBook(size_t max_bytes) : max_bytes_(max_bytes) {}
+  explicit LeaseBook(std::shared_ptr<Quota> quota) : quota_(std::move(quota)) {}
 
   // Takes a place for a loan. Returns the id of its lease, which is never used again, or nullopt if
   // there is no room.
@@ -45,7 +48,7 @@ class LeaseBook {
   size_t loans() const { return places_; }
 
  private:
-  const size_t max_bytes_;
+  const std::shared_ptr<Quota> quota_;  // shared by the links to one process
   size_t bytes_ = 0;
   size_t places_ = 0;
   uint64_t last_lease_ = 0;

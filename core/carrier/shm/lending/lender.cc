@@ -60,11 +60,11 @@ std::optional<Lender::Plan> Lender::MakePlan(const Message& message) {
 }
 
 Lender::Lender(std::shared_ptr<NoteBox> notes, std::shared_ptr<MemoryAccount> account,
-               std::string address, size_t max_bytes)
+               std::string address, std::shared_ptr<Quota> quota)
     : notes_(std::move(notes)),
       account_(std::move(account)),
       address_(std::move(address)),
-      book_(max_bytes) {}
+      book_(std::move(quota)) {}
 
 std::optional<Lender::Lent> Lender::Lend(Message& message, Pass pass) {
   std::optional<Plan> plan = MakePlan(message);

@@ -20,6 +20,7 @@
 #include "core/carrier/frame.h"
 #include "core/carrier/shm/lending/lease_book.h"
 #include "core/carrier/shm/lending/note_box.h"
+#include "core/carrier/shm/lending/quota.h"
 #include "core/carrier/shm/lending/shown_segments.h"
 #include "core/carrier/shm/traffic_sum.h"
 
@@ -31,9 +32,9 @@ namespace psd::carrier {
 class Lender {
  public:
   // `notes` hears of segments that are gone. `account` is charged for the bookkeeping of messages
-  // to `address`. At most `max_bytes` are lent at a time.
+  // to `address`. `quota` bounds what is lent at a time.
   Lender(std::shared_ptr<NoteBox> notes, std::shared_ptr<MemoryAccount> account,
-         std::string address, size_t max_bytes);
+         std::string address, std::shared_ptr<Quota> quota);
 
   // Whether a buffer of `message` is large enough to be lent and lies in a segment.
   static bool MayLend(const Message& message);

@@ -64,11 +64,11 @@ class BorrowerTest : public testing::Test {
 
   const std::unique_ptr<ShmPoller> poller_ = *ShmPoller::Create("a test");
   const std::shared_ptr<NoteBox> notes_ = std::make_shared<NoteBox>(poller_->bell());
-  const std::shared_ptr<MappingQuota> of_link_ = std::make_shared<MappingQuota>(2, 10 * kPage);
-  const std::shared_ptr<MappingQuota> of_carrier_ = std::make_shared<MappingQuota>(9, 9 * kPage);
+  const std::shared_ptr<Quota> of_peer_ = std::make_shared<Quota>(2, 10 * kPage);
+  const std::shared_ptr<Quota> of_carrier_ = std::make_shared<Quota>(9, 9 * kPage);
   const std::shared_ptr<MemoryAccount> account_ =
       MemoryAccount::Create(1 << 20, NewHeapAllocator());
-  Borrower borrower_{notes_, of_link_, of_carrier_, ReceiveMemory{account_, account_}};
+  Borrower borrower_{notes_, of_peer_, of_carrier_, ReceiveMemory{account_, account_}};
 };
 
 TEST_F(BorrowerTest, AMessageLiesInTheMappingUntilItsLastSliceGoes) {
@@ -89,7 +89,7 @@ TEST_F(BorrowerTest, AMessageLiesInTheMappingUntilItsLastSliceGoes) {
   EXPECT_TRUE(notes_->empty());
   slice = Buffer();
   EXPECT_EQ(TakeReturned(), std::vector<uint64_t>{7});
-  EXPECT_EQ(of_link_->mappings(), 1u) << "the segment is kept for later messages";
+  EXPECT_EQ(of_peer_->things(), 1u) << "the segment is kept for later messages";
 }
 
 TEST_F(BorrowerTest, AMessageWaitsForItsDescriptorsAndNothingElseDoes) {
@@ -140,7 +140,7 @@ TEST_F(BorrowerTest, DescriptorsThatAreNoSegmentsAreRefused) {
   ExpectWrong(borrower_.OnSegment({5, kPage}, forged), "has the seals 0");
   ASSERT_EQ(fcntl(forged.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | 0x10), 0);
   ExpectWrong(borrower_.OnSegment({5, kPage}, forged), "only 0 are allocated");
-  EXPECT_EQ(of_link_->mappings(), 0u);
+  EXPECT_EQ(of_peer_->things(), 0u);
   EXPECT_EQ(of_carrier_->bytes(), 0u);
   ASSERT_TRUE(Pass(*segment).ok());
   ExpectWrong(Pass(*segment), "is passed twice");
@@ -173,7 +173,7 @@ TEST_F(BorrowerTest, TheMappingsOfAllLinksAreBounded) {
   ASSERT_TRUE(of_carrier_->Take(5 * kPage));
   ASSERT_TRUE(Pass(*segment).ok());
   EXPECT_TRUE(Lend(1, {{segment->id(), 0, 64}})->declined.has_value());
-  EXPECT_EQ(of_link_->bytes(), 0u);
+  EXPECT_EQ(of_peer_->bytes(), 0u);
   of_carrier_->Give(5 * kPage);
 }
 
@@ -182,10 +182,10 @@ TEST_F(BorrowerTest, ASegmentIsForgottenWhenItIsGone) {
   ASSERT_TRUE(Pass(*segment).ok());
   Message message = Get(1, {{segment->id(), 0, 64}});
   EXPECT_TRUE(*borrower_.OnGone(segment->id()));
-  EXPECT_EQ(of_link_->mappings(), 1u) << "a message lies in it";
+  EXPECT_EQ(of_peer_->things(), 1u) << "a message lies in it";
   EXPECT_EQ(message.buffers[0].view(), std::string(64, '\0'));
   message = Message();
-  EXPECT_EQ(of_link_->mappings(), 0u);
+  EXPECT_EQ(of_peer_->things(), 0u);
   ExpectParked(2, {{segment->id(), 0, 64}});
 }
 
@@ -195,7 +195,7 @@ TEST_F(BorrowerTest, ASegmentMayBeGoneBeforeItsDescriptorComes) {
   ExpectWrong(borrower_.OnGone(segment->id()), "is gone twice");
   ExpectParked(1, {{segment->id(), 0, 64}});
   EXPECT_TRUE(*Pass(*segment));
-  EXPECT_EQ(of_link_->mappings(), 0u);
+  EXPECT_EQ(of_peer_->things(), 0u);
 }
 
 TEST_F(BorrowerTest, LeasesAreBoundedUntilTheirReturnIsSent) {
@@ -234,12 +234,12 @@ TEST_F(BorrowerTest, AnEndLeavesMessagesReadable) {
   Message message = Get(1, {{segment->id(), 0, kPage}});
   ExpectParked(2, {{999, 0, 64}});
   borrower_.End();
-  EXPECT_EQ(of_link_->mappings(), 1u);
+  EXPECT_EQ(of_peer_->things(), 1u);
   EXPECT_EQ(message.buffers[0].view(), std::string(kPage, '\0'));
   message = Message();
-  EXPECT_EQ(of_link_->mappings(), 0u);
+  EXPECT_EQ(of_peer_->things(), 0u);
   EXPECT_FALSE(*Pass(*segment)) << "a packet that is read at the same time maps nothing";
-  EXPECT_EQ(of_link_->mappings(), 0u);
+  EXPECT_EQ(of_peer_->things(), 0u);
   EXPECT_TRUE(borrower_.LookForStall().ok()) << "nothing is parked";
 }
 

@@ -2,7 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <string>
+
 #include "core/carrier/shm/lending/limits.h"
+#include "core/carrier/shm/lending/quota.h"
 
 namespace psd::carrier {
 namespace {
@@ -15,7 +19,7 @@ Loan LoanOf(const std::string& header, size_t bytes) {
 }
 
 TEST(LeaseBook, ALeaseEndsOnce) {
-  LeaseBook book(1000);
+  LeaseBook book(std::make_shared<Quota>(SIZE_MAX, 1000));
   const uint64_t first = book.Reserve(600).value();
   const uint64_t second = book.Reserve(400).value();
   EXPECT_NE(first, second);
@@ -34,7 +38,7 @@ TEST(LeaseBook, ALeaseEndsOnce) {
 }
 
 TEST(LeaseBook, BytesAreBounded) {
-  LeaseBook book(1000);
+  LeaseBook book(std::make_shared<Quota>(SIZE_MAX, 1000));
   EXPECT_FALSE(book.Reserve(1001).has_value());
   EXPECT_FALSE(book.Reserve(SIZE_MAX).has_value());
   ASSERT_TRUE(book.Reserve(999).has_value());
@@ -49,8 +53,20 @@ TEST(LeaseBook, BytesAreBounded) {
   EXPECT_TRUE(book.Reserve(999).has_value());
 }
 
+TEST(LeaseBook, LinksToOneProcessShareItsQuota) {
+  const auto quota = std::make_shared<Quota>(SIZE_MAX, 1000);
+  LeaseBook book(quota);
+  LeaseBook other(quota);
+  const uint64_t lease = book.Reserve(600).value();
+  book.Add(lease, LoanOf("", 600));
+  EXPECT_FALSE(other.Reserve(600).has_value());
+  EXPECT_EQ(other.bytes(), 0u);
+  EXPECT_EQ(book.TakeAll().size(), 1u);
+  EXPECT_TRUE(other.Reserve(1000).has_value());
+}
+
 TEST(LeaseBook, LeasesAreBounded) {
-  LeaseBook book(SIZE_MAX);
+  LeaseBook book(std::make_shared<Quota>(SIZE_MAX, SIZE_MAX));
   for (size_t i = 0; i < kMaxLeases; ++i) {
     const auto lease = book.Reserve(1);
     ASSERT_TRUE(lease.has_value());

@@ -49,7 +49,7 @@ class LenderTest : public testing::Test {
   const std::shared_ptr<NoteBox> notes_ = std::make_shared<NoteBox>(poller_->bell());
   const std::shared_ptr<MemoryAccount> account_ =
       MemoryAccount::Create(1 << 20, NewHeapAllocator());
-  Lender lender_{notes_, account_, "a test", 10 * kLent};
+  Lender lender_{notes_, account_, "a test", std::make_shared<Quota>(SIZE_MAX, 10 * kLent)};
   bool may_pass_ = true;
   std::vector<uint64_t> passed_;
 };

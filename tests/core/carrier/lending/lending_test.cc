@@ -211,6 +211,23 @@ TEST_F(LendingTest, AReaderThatKeepsEverythingGetsCopiesInTheEnd) {
   EXPECT_TRUE(IsForeign(Exchange(With("pull", {buffer})).buffers[0]));
 }
 
+TEST_F(LendingTest, AProcessDoesNotGetMoreOverMoreLinks) {
+  options_.max_lent_bytes = 3 * kLent;
+  Open();
+  const Buffer buffer = SharedBuffer(kLent, 'x');
+  const Message kept = Exchange(With("pull", {buffer}));
+  const auto other = std::make_shared<Recorder>();
+  const auto link = ConnectAndWait(*dialler_, address_, other);
+  ASSERT_TRUE(link.ok()) << link.status();
+  for (int i = 1; i <= 4; ++i) {
+    ASSERT_TRUE((*link)->Send(With("pull", {buffer})).ok());
+    ASSERT_TRUE(Accepted(1)->WaitForMessages(i));
+  }
+  EXPECT_EQ((*link)->shared_traffic().lent, 2 * kLent);
+  EXPECT_EQ((*link)->shared_traffic().copied_out, 2 * kLent);
+  other->SetLink(nullptr);
+}
+
 TEST_F(LendingTest, ABudgetBoundsWhatIsLent) {
   options_.memory = MemoryBudget::Create(100 * kLent);
   Open();
