@@ -114,6 +114,7 @@ bool ShmPoller::Wait(Hot& hot) {
   const bool rung = bell_->TakeRung();
   std::vector<std::shared_ptr<Watched>> readable;
   std::vector<std::shared_ptr<Watched>> kicked;
+  std::vector<std::shared_ptr<Watched>> called;
   {
     MutexLock lock(mutex_);
     if (stopping_) return false;
@@ -124,10 +125,11 @@ bool ShmPoller::Wait(Hot& hot) {
     kicked.swap(kicked_);
     if (rung) {
       for (const auto& [fd, watched] : watched_) {
-        if (watched->IsCalled()) kicked.push_back(watched);
+        if (watched->IsCalled()) called.push_back(watched);
       }
     }
   }
+  for (const auto& watched : called) watched->OnCall();
   for (auto& watched : readable) Wake(std::move(watched), /*readable=*/true, hot);
   for (auto& watched : kicked) Wake(std::move(watched), /*readable=*/false, hot);
   return true;

@@ -31,8 +31,9 @@ class Watched {
   };
   // `crowded`: others wait for the processor that this thread uses.
   virtual Look OnLook(bool crowded) = 0;
-  // Whether OnWake is to be called after PollerBell::Ring. Called by any thread, and under a lock.
+  // Whether OnCall is to be called after PollerBell::Ring. Runs under a lock.
   virtual bool IsCalled() const { return false; }
+  virtual void OnCall() {}
 };
 
 // Wakes a poller from a thread that may hold any lock: Ring takes none, and does not wait.
@@ -41,7 +42,7 @@ class PollerBell {
  public:
   explicit PollerBell(UniqueFd wake) : wake_(std::move(wake)) {}
 
-  // Has the poller ask everything that it watches whether it is called.
+  // Has the poller call everything that it watches and that says that it is called.
   void Ring() {
     if (!rung_.exchange(true)) Interrupt();
   }

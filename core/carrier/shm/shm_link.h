@@ -43,6 +43,8 @@ namespace psd::carrier {
 //
 // The rings are read by whichever thread has the turn: the poller, or a thread that waits for an
 // answer (HelpUntil). While some thread looks at them the peer rings no bell.
+//
+// Large messages whose buffers lie in segments are not copied into rings: they are lent (lending/).
 class ShmLink : public Link, public Watched, public std::enable_shared_from_this<ShmLink> {
  public:
   static void Dial(std::shared_ptr<ShmCore> core, const std::string& address,
@@ -67,6 +69,7 @@ class ShmLink : public Link, public Watched, public std::enable_shared_from_this
   bool OnWake(bool readable) override;
   Look OnLook(bool crowded) override;
   bool IsCalled() const override { return !notes_->empty(); }
+  void OnCall() override { TellNotes(); }
 
   ShmLink(std::shared_ptr<ShmCore> core, std::string address, UniqueFd socket, bool dialled);
 

@@ -63,10 +63,12 @@ absl::StatusOr<bool> Borrower::OnSegment(const PassedSegment& passed, const Uniq
   {
     MutexLock lock(mutex_);
     const auto found = segments_.find(passed.id);
+    if (found == segments_.end() && segments_.size() >= kMaxSegments) {
+      return Wrong("more than ", kMaxSegments, " segments");
+    }
     if (found != segments_.end() && found->second.state != Segment::State::kGone) {
       return Wrong("segment ", passed.id, " is passed twice");
     }
-    if (segments_.size() >= kMaxSegments) return Wrong("more than ", kMaxSegments, " segments");
   }
   Segment segment;
   PSD_ASSIGN_OR_RETURN(segment.mapping, Map(passed, fd));
@@ -75,7 +77,7 @@ absl::StatusOr<bool> Borrower::OnSegment(const PassedSegment& passed, const Uniq
     MutexLock lock(mutex_);
     if (ended_) return false;
     const auto [place, added] = segments_.try_emplace(passed.id, std::move(segment));
-    if (!added) {
+    if (!added) {  // it is gone already
       segments_.erase(place);
       return true;
     }

@@ -32,9 +32,8 @@ namespace psd::carrier {
 // end breaks the protocol.
 class Borrower {
  public:
-  // `notes` gets the leases that are returned. Mappings count in the quota of the peer and in
-  // that of all peers. `memory` is for those
-  // parts of messages that come in frames.
+  // `notes` gets the leases that are returned. Mappings count in the quota of the peer and in that
+  // of all peers. `memory` is for those parts of messages that come in frames.
   Borrower(std::shared_ptr<NoteBox> notes, std::shared_ptr<Quota> of_peer,
            std::shared_ptr<Quota> of_carrier, ReceiveMemory memory);
 

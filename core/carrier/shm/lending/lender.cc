@@ -116,9 +116,10 @@ bool Lender::PassAll(const Plan& plan, const std::vector<uint64_t>& fresh, Pass 
 }
 
 void Lender::Cancel(uint64_t lease) {
-  absl::StatusOr<Loan> loan = absl::UnknownError("");  // destroyed after the lock
+  Loan dropped;  // destroyed after the lock
   MutexLock lock(mutex_);
-  loan = book_.Take(lease);
+  absl::StatusOr<Loan> loan = book_.Take(lease);
+  if (loan.ok()) dropped = *std::move(loan);
   NoteBytesNow();
 }
 

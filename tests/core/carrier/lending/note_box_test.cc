@@ -18,12 +18,11 @@ namespace {
 class Taker : public Watched {
  public:
   explicit Taker(NoteBox& box) : box_(box) {}
-  bool OnWake(bool readable) override {
-    EXPECT_FALSE(readable);
+  bool OnWake(bool) override { return false; }
+  void OnCall() override {
     const NoteBox::Notes notes = box_.TakeAll();
     for (const uint64_t lease : notes.returned) sum += lease;
     taken += static_cast<int>(notes.returned.size());
-    return false;
   }
   Look OnLook(bool) override { return Look::kAsleep; }
   bool IsCalled() const override { return !box_.empty(); }
