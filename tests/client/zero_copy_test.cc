@@ -168,6 +168,21 @@ TEST_F(ZeroCopyTest, RowsAreReadWhereTheOwnerGatheredThem) {
   ExpectNoCopies([this] { world_.Rows(); }, ids + rows);
 }
 
+TEST_F(ZeroCopyTest, TensorsOfMiddlingSizeDoNotKeepLargeOnesFromBeingLent) {
+  constexpr int64_t kMiddling = 20'000;  // too much for a frame, too little for a segment
+  std::vector<RRef> model = {world_.w()};
+  for (const char* name : {"a", "b", "c"})
+    model.push_back(MakeParameter(world_.trainer(), "owner0", name, Numbers({kMiddling}, 2)));
+  const uint64_t lent = world_.OwnersTraffic().lent;
+  const uint64_t copied = world_.Copied();
+  const Values values = Must(world_.trainer().ToHere(model));
+  EXPECT_GE(world_.OwnersTraffic().lent - lent, kBytes);
+  EXPECT_LE(world_.Copied() - copied, 3 * kMiddling * sizeof(float));
+  for (size_t i = 1; i < model.size(); ++i) {
+    EXPECT_TRUE(BytesOf(*values[i].As<Variable>()) == BytesOf(Numbers({kMiddling}, 2)));
+  }
+}
+
 // Returns the results of one of everything, as bytes.
 std::vector<std::string> ResultsOver(bool shared_memory) {
   World world(shared_memory);

@@ -7,20 +7,9 @@
 #include "core/base/status.h"
 #include "core/carrier/link_rules.h"
 #include "core/carrier/shm/lending/limits.h"
+#include "core/carrier/shm/lending/loose_buffers.h"
 
 namespace psd::carrier {
-namespace {
-
-// A smaller buffer of a lent message is copied into the frame.
-constexpr size_t kLeastNamedBytes = size_t{4} << 10;
-
-SharedSegment* SegmentOf(const Buffer& buffer) {
-  const bool shared = buffer.place().kind() == MemoryPlace::Kind::kSegment;
-  return shared ? buffer.place().segment() : nullptr;
-}
-
-}  // namespace
-
 // How a message would be lent.
 struct Lender::Plan {
   std::vector<LentBuffer> buffers;
@@ -32,7 +21,7 @@ struct Lender::Plan {
 
 bool Lender::MayLend(const Message& message) {
   return std::any_of(message.buffers.begin(), message.buffers.end(), [](const Buffer& buffer) {
-    return buffer.size() >= kLeastLentBytes && SegmentOf(buffer) != nullptr;
+    return buffer.size() >= kLeastLentBytes && buffer.place().segment() != nullptr;
   });
 }
 
@@ -42,8 +31,8 @@ std::optional<Lender::Plan> Lender::MakePlan(const Message& message) {
   for (const Buffer& buffer : message.buffers) {
     LentBuffer& lent = plan.buffers.emplace_back();
     lent.bytes = buffer.size();
-    SharedSegment* const segment = buffer.size() < kLeastNamedBytes ? nullptr : SegmentOf(buffer);
-    if (segment == nullptr || buffer.segment_offset() % kBlockAlignment != 0) continue;
+    SharedSegment* const segment = NamedSegment(buffer);
+    if (segment == nullptr) continue;
     lent.segment = segment->id();
     lent.offset = buffer.segment_offset();
     plan.bytes += lent.bytes;
@@ -68,6 +57,11 @@ Lender::Lender(std::shared_ptr<NoteBox> notes, std::shared_ptr<MemoryAccount> ac
 
 std::optional<Lender::Lent> Lender::Lend(Message& message, Pass pass) {
   std::optional<Plan> plan = MakePlan(message);
+  size_t gathered = 0;
+  if (!plan.has_value()) {
+    gathered = GatherLooseBuffers(message, *account_);
+    if (gathered > 0) plan = MakePlan(message);
+  }
   if (!plan.has_value()) return std::nullopt;
   absl::StatusOr<MemoryCharge> charge = ChargeQueued(message, *account_, address_);
   if (!charge.ok()) return std::nullopt;
@@ -91,7 +85,7 @@ std::optional<Lender::Lent> Lender::Lend(Message& message, Pass pass) {
     book_.GiveBack(plan->bytes);
     return std::nullopt;
   }
-  lent.copied_bytes = message.BufferBytes() - plan->bytes;
+  lent.copied_bytes = message.BufferBytes() - plan->bytes + gathered;
   lent_bytes_.Add(plan->bytes);
   message.charge = *std::move(charge);
   book_.Add(lent.lease, {std::move(message), std::move(plan->ids), plan->bytes});
@@ -175,7 +169,7 @@ void Lender::End() {
   }
   for (const Loan& loan : loans) {
     for (const Buffer& buffer : loan.message.buffers) {
-      if (SharedSegment* const segment = SegmentOf(buffer)) segment->Retire();
+      if (SharedSegment* const segment = buffer.place().segment()) segment->Retire();
     }
   }
 }

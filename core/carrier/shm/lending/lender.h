@@ -42,13 +42,13 @@ class Lender {
   struct Lent {
     uint64_t lease = 0;
     FrameEncoder frame;
-    size_t copied_bytes = 0;  // of buffers in the frame
+    size_t copied_bytes = 0;  // of buffers in the frame, and of those that were gathered for it
   };
   // Passes the descriptor of a segment to the other end without waiting. Returns whether it did.
   using Pass = absl::FunctionRef<bool(const SharedSegment&)>;
   // Takes `message` over and returns the frame to be sent for it. Returns nullopt, and leaves the
-  // message as it is, if it cannot be lent. `pass` is called with no lock held, for each segment
-  // that the other end does not know.
+  // message to the caller, if it cannot be lent; buffers may be copies by then (loose_buffers.h).
+  // `pass` is called with no lock held, for each segment that the other end does not know.
   std::optional<Lent> Lend(Message& message, Pass pass) PSD_EXCLUDES(mutex_);
   // Ends a lease whose frame was not sent.
   void Cancel(uint64_t lease) PSD_EXCLUDES(mutex_);

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/shared_allocator.h"
 #include "core/carrier/shm/lending/limits.h"
 #include "core/carrier/shm/poller.h"
 #include "tests/core/carrier/lending/segment_buffer.h"
@@ -71,6 +72,27 @@ TEST_F(LenderTest, ASegmentIsPassedOnceAndTheMessageIsKeptUntilItIsReturned) {
   EXPECT_EQ(lender_.OnReturned({second, second}).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(account_->used_bytes(), 0u);
   EXPECT_FALSE(segment->retired());
+}
+
+TEST_F(LenderTest, BuffersOnTheHeapAreGatheredSoThatLargeOnesAreLent) {
+  const auto memory = MemoryAccount::Create(0, NewSharedAllocator({}));
+  Lender lender(notes_, memory, "a test", std::make_shared<Quota>(SIZE_MAX, 10 * kLent));
+  const auto segment = NewSegment(4 * kLent);
+  const std::string loose(100'001, 'l'), small = "small";
+  const Buffer large = SliceOf(segment, 0, kLent);
+  Message message = Of({Buffer::FromString(loose), large, Buffer::FromString(small),
+                        SliceOf(segment, 8, 5000), Buffer::FromString(loose)});
+  const auto lent = lender.Lend(message, [](const SharedSegment&) { return true; });
+  ASSERT_TRUE(lent.has_value());
+  EXPECT_EQ(lent->copied_bytes, 2 * loose.size() + small.size() + 5000);
+  EXPECT_GE(memory->used_bytes(), kLent) << "what was copied is charged";
+  const Message kept = *lender.OnDeclined({lent->lease, segment->id()});
+  ASSERT_EQ(kept.buffers.size(), 5u);
+  EXPECT_EQ(kept.buffers[0].view(), loose);
+  EXPECT_EQ(kept.buffers[1].data(), large.data());
+  EXPECT_EQ(kept.buffers[2].view(), small);
+  EXPECT_EQ(kept.buffers[3].view(), SliceOf(segment, 8, 5000).view());
+  EXPECT_EQ(kept.buffers[4].view(), loose);
 }
 
 TEST_F(LenderTest, MessagesThatDoNotSuitAreLeftAsTheyAre) {
