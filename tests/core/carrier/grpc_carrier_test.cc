@@ -121,6 +121,14 @@ TEST_F(HostilePeerTest, BadFramesEndTheirLinkOnly) {
   ExpectEndsLink(Wire([&](FrameEncoder& e) { e.Piece(1, message, 5, &cursor); }));
 }
 
+TEST_F(HostilePeerTest, FramesThatBelongIntoSharedMemoryEndTheirLink) {
+  ExpectEndsLink(Wire([](FrameEncoder& e) { e.Lent(1, Message(), {{5, 0, 100}}); }));
+  ExpectEndsLink(Wire([](FrameEncoder& e) { e.Returned({1}); }));
+  ExpectEndsLink(Wire([](FrameEncoder& e) { e.Declined({1, 5}); }));
+  ExpectEndsLink(Wire([](FrameEncoder& e) { e.Gone(5); }));
+  ExpectEndsLink(Wire([](FrameEncoder& e) { e.Forgotten(5); }));
+}
+
 TEST_F(HostilePeerTest, AStreamWithoutAHelloIsDeclined) {
   RawPeer peer(address_, "/psd.v1.Worker/Exchange");
   peer.Send("nonsense");
