@@ -43,10 +43,12 @@ SharedSegment* NamedSegment(const Buffer& buffer) {
 }
 
 size_t GatherLooseBuffers(Message& message, MemoryAccount& memory) {
-  size_t room = 0;
-  for (const Buffer& buffer : message.buffers)
+  size_t room = 0, named = 0;
+  for (const Buffer& buffer : message.buffers) {
     if (IsLoose(buffer)) room += RoomFor(buffer);
-  if (room == 0 || !FitsWithoutLoose(message)) return 0;
+    if (NamedSegment(buffer) != nullptr) named += buffer.size();
+  }
+  if (room == 0 || room > named || !FitsWithoutLoose(message)) return 0;
   // A smaller block would not be in a segment.
   const absl::StatusOr<std::shared_ptr<Block>> block =
       memory.Allocate(std::max(room, kLeastLentBytes));

@@ -95,6 +95,16 @@ TEST_F(LenderTest, BuffersOnTheHeapAreGatheredSoThatLargeOnesAreLent) {
   EXPECT_EQ(kept.buffers[4].view(), loose);
 }
 
+TEST_F(LenderTest, MoreIsNotGatheredThanIsLent) {
+  const auto memory = MemoryAccount::Create(0, NewSharedAllocator({}));
+  Lender lender(notes_, memory, "a test", std::make_shared<Quota>(SIZE_MAX, 10 * kLent));
+  const Buffer large = SharedBuffer(kLent, 'x');
+  Message message = Of({large, Buffer::FromString(std::string(kLent + 1, 'l'))});
+  const std::byte* const loose = message.buffers[1].data();
+  EXPECT_FALSE(lender.Lend(message, [](const SharedSegment&) { return true; }).has_value());
+  EXPECT_EQ(message.buffers[1].data(), loose);
+}
+
 TEST_F(LenderTest, MessagesThatDoNotSuitAreLeftAsTheyAre) {
   const auto segment = NewSegment(4 * kLent);
   const Buffer large = SliceOf(segment, 0, kLent);
