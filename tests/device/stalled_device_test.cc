@@ -69,7 +69,7 @@ class StalledDeviceTest : public ::testing::Test {
         used = use();
         ended = true;
       });
-      while (host_.device().scheduler()->waiting() == 0 && !ended) std::this_thread::yield();
+      while (host_.device().scheduler().waiting() == 0 && !ended) std::this_thread::yield();
       EXPECT_FALSE(ended) << used;
       const auto pulled = trainer_->Pull({on_cpu_});
       EXPECT_TRUE(pulled.ok()) << pulled.status();

@@ -24,6 +24,7 @@
 #include "core/base/status.h"
 #include "core/base/tsan.h"
 #include "core/device/emulated/quiet_lock.h"
+#include "core/device/emulated/visible_copy.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #define PSD_ASAN 1
@@ -194,9 +195,8 @@ void DeviceArena::Open(const std::byte* address, size_t size) {
   // Every stream that used this memory has left it: the pool has made this stream wait for them.
   for (std::byte* page = pages.begin; page < pages.begin + pages.bytes; page += kPageBytes)
     PSD_TSAN_ACQUIRE(page);
-  std::fill(pages.begin, begin, kRedZone);
-  std::fill(begin, begin + size, kUndefined);
-  std::fill(begin + size, pages.begin + pages.bytes, kRedZone);
+  VisibleFill(pages.begin, kRedZone, pages.bytes);
+  VisibleFill(begin, kUndefined, size);
   // The bytes behind the block may be read (kBlockAlignment), so they are not poisoned.
   ASAN_POISON_MEMORY_REGION(pages.begin, static_cast<size_t>(begin - pages.begin));
 }

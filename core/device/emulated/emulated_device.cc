@@ -10,6 +10,7 @@
 #include "core/base/memory_place.h"
 #include "core/base/remedy.h"
 #include "core/base/status.h"
+#include "core/base/tsan.h"
 #include "core/device/emulated/quiet_lock.h"
 
 namespace psd {
@@ -18,6 +19,7 @@ namespace {
 using emulated::DeviceArena;
 using emulated::NoMemory;
 using emulated::QuietLock;
+using emulated::QuietPtr;
 using emulated::StreamScheduler;
 
 // With more blocks, their red zones are checked only when they are freed and by Synchronize.
@@ -62,18 +64,18 @@ class EmulatedDevice::DefaultMemory : public Allocator {
 
 class EmulatedDevice::DeviceBlock : public Block {
  public:
-  DeviceBlock(std::byte* data, size_t size, std::shared_ptr<EmulatedDevice> device)
-      : Block(data, size, device->memory_->place()), device_(std::move(device)) {}
-  ~DeviceBlock() override { device_->Free(data()); }
+  DeviceBlock(std::byte* data, size_t size, EmulatedDevice& device)
+      : Block(data, size, device.memory_->place()), device_(device) {}
+  ~DeviceBlock() override { device_.Free(data()); }
 
  private:
-  const std::shared_ptr<EmulatedDevice> device_;  // shared by its blocks
+  EmulatedDevice& device_;
 };
 
 absl::StatusOr<std::vector<std::shared_ptr<EmulatedDevice>>> EmulatedDevice::Create(
     int count, const EmulatedDeviceOptions& options) {
   PSD_RETURN_IF_ERROR(CheckOptions(count, options));
-  PSD_ASSIGN_OR_RETURN(const std::shared_ptr<StreamScheduler> scheduler,
+  PSD_ASSIGN_OR_RETURN(const QuietPtr<StreamScheduler> scheduler,
                        StreamScheduler::Create(options.seed));
   std::vector<std::shared_ptr<EmulatedDevice>> devices;
   for (int i = 0; i < count; ++i) {
@@ -88,7 +90,7 @@ absl::StatusOr<std::vector<std::shared_ptr<EmulatedDevice>>> EmulatedDevice::Cre
 }
 
 EmulatedDevice::EmulatedDevice(std::string name, const EmulatedDeviceOptions& options,
-                               std::shared_ptr<StreamScheduler> scheduler,
+                               QuietPtr<StreamScheduler> scheduler,
                                std::unique_ptr<DeviceArena> arena)
     : StreamDevice(std::move(name), options.kernels),
       budget_bytes_(options.budget_bytes),
@@ -101,6 +103,7 @@ EmulatedDevice::EmulatedDevice(std::string name, const EmulatedDeviceOptions& op
       pool_(ArenaBytes(options)) {}
 
 EmulatedDevice::~EmulatedDevice() {
+  PSD_TSAN_ACQUIRE(this);  // all blocks were freed before
   scheduler_->WaitForAll();
 }
 
@@ -225,6 +228,7 @@ absl::StatusOr<StreamPool::Part> EmulatedDevice::Take(uint32_t stream, size_t by
                           budget_bytes_, " bytes are in use")),
                       "drop values there");
   used_bytes_ += bytes;
+  if (blocks_++ == 0) self_ = shared_from_this();
   living_[arena_->AddressOf(part->offset, bytes)] = {bytes, part->offset, {stream}};
   return *std::move(part);
 }
@@ -242,10 +246,11 @@ absl::StatusOr<std::shared_ptr<Block>> EmulatedDevice::Allocate(uint32_t stream,
         open_[address] = bytes;
       },
       std::move(part.after));
-  return std::make_shared<DeviceBlock>(address, bytes, shared_from_this());
+  return std::make_shared<DeviceBlock>(address, bytes, *this);
 }
 
 void EmulatedDevice::Free(const std::byte* address) {
+  std::shared_ptr<EmulatedDevice> last;  // dropped when all is done here
   Living block;
   uint64_t freed = 0;
   {
@@ -262,9 +267,11 @@ void EmulatedDevice::Free(const std::byte* address) {
     after.push_back(scheduler_->Add(
         stream, [this, freed, address, size = block.size] { Leave(freed, address, size); }));
   }
+  PSD_TSAN_RELEASE(this);
   QuietLock lock(mutex_);
   used_bytes_ -= block.size;
   pool_.Give(block.offset, std::move(after));
+  if (--blocks_ == 0) last = std::move(self_);
 }
 
 void EmulatedDevice::Leave(uint64_t freed, const std::byte* address, size_t size) {

@@ -19,6 +19,7 @@
 #include "core/device/emulated/device_arena.h"
 #include "core/device/emulated/emulated_stream.h"
 #include "core/device/emulated/pinned_memory.h"
+#include "core/device/emulated/quiet_ptr.h"
 #include "core/device/emulated/stream_scheduler.h"
 #include "core/device/stream_device.h"
 #include "core/device/stream_pool.h"
@@ -69,7 +70,7 @@ class EmulatedDevice : public StreamDevice, public std::enable_shared_from_this<
   // How many kernels have been added to the streams.
   size_t kernels_launched() const;
   // The scheduler of the streams of all devices that were created together.
-  const std::shared_ptr<emulated::StreamScheduler>& scheduler() const { return scheduler_; }
+  emulated::StreamScheduler& scheduler() const { return *scheduler_; }
 
   // ---- Faults, on request. `nth` counts from 1 and from now on.
 
@@ -93,7 +94,7 @@ class EmulatedDevice : public StreamDevice, public std::enable_shared_from_this<
   };
 
   EmulatedDevice(std::string name, const EmulatedDeviceOptions& options,
-                 std::shared_ptr<emulated::StreamScheduler> scheduler,
+                 emulated::QuietPtr<emulated::StreamScheduler> scheduler,
                  std::unique_ptr<emulated::DeviceArena> arena);
   absl::StatusOr<EmulatedStream*> NewStream();
   absl::StatusOr<std::shared_ptr<Block>> Allocate(uint32_t stream, size_t bytes);
@@ -112,7 +113,7 @@ class EmulatedDevice : public StreamDevice, public std::enable_shared_from_this<
 
   const size_t budget_bytes_;
   const size_t most_blocks_;
-  const std::shared_ptr<emulated::StreamScheduler> scheduler_;  // shared by devices and events
+  const emulated::QuietPtr<emulated::StreamScheduler> scheduler_;  // shared by devices and events
   const std::unique_ptr<emulated::DeviceArena> arena_;
   const std::unique_ptr<emulated::PinnedMemory> pinned_;
   const std::unique_ptr<DefaultMemory> memory_;
@@ -123,6 +124,10 @@ class EmulatedDevice : public StreamDevice, public std::enable_shared_from_this<
   std::vector<std::unique_ptr<EmulatedStream>> streams_ PSD_GUARDED_BY(mutex_);
   StreamPool pool_ PSD_GUARDED_BY(mutex_);
   size_t used_bytes_ PSD_GUARDED_BY(mutex_) = 0;
+  // The blocks that are not yet freed to the end, which keep the device alive. One reference for
+  // all of them: a reference for each would order the threads that free them.
+  size_t blocks_ PSD_GUARDED_BY(mutex_) = 0;
+  std::shared_ptr<EmulatedDevice> self_ PSD_GUARDED_BY(mutex_);       // null if there are no blocks
   std::map<const std::byte*, Living> living_ PSD_GUARDED_BY(mutex_);  // in the order of the host
   std::map<const std::byte*, size_t> open_ PSD_GUARDED_BY(mutex_);    // in the order of streams
   uint64_t freed_ PSD_GUARDED_BY(mutex_) = 0;                         // numbers the freed blocks

@@ -1,18 +1,22 @@
 #include "core/device/emulated/emulated_stream.h"
 
-#include <cstring>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/base/tsan.h"
 #include "core/device/emulated/emulated_device.h"
+#include "core/device/emulated/quiet_ptr.h"
 #include "core/device/emulated/stream_scheduler.h"
+#include "core/device/emulated/visible_copy.h"
 
 namespace psd {
 namespace {
 
+using emulated::QuietPtr;
 using emulated::StreamScheduler;
+using emulated::VisibleCopy;
 
 // How the work before an event has ended. Written before the event passes, and read afterwards.
 class Result {
@@ -34,8 +38,7 @@ class Result {
 // could drop the last reference to the scheduler, which waits for its threads.
 class EmulatedEvent : public Event {
  public:
-  EmulatedEvent(std::shared_ptr<StreamScheduler> scheduler, StreamPoint point,
-                std::shared_ptr<const Result> result)
+  EmulatedEvent(QuietPtr<StreamScheduler> scheduler, StreamPoint point, QuietPtr<Result> result)
       : scheduler_(std::move(scheduler)), point_(point), result_(std::move(result)) {}
 
   // A thread that asks again and again sees the event pass.
@@ -57,20 +60,20 @@ class EmulatedEvent : public Event {
     });
   }
 
-  const std::shared_ptr<StreamScheduler>& scheduler() const { return scheduler_; }
+  const StreamScheduler* scheduler() const { return scheduler_.get(); }
   StreamPoint point() const { return point_; }
-  const std::shared_ptr<const Result>& result() const { return result_; }
+  const QuietPtr<Result>& result() const { return result_; }
 
  private:
-  const std::shared_ptr<StreamScheduler> scheduler_;  // shared by devices and events
+  const QuietPtr<StreamScheduler> scheduler_;  // shared by devices and events
   const StreamPoint point_;
-  const std::shared_ptr<const Result> result_;  // shared with operations and completions
+  const QuietPtr<Result> result_;  // shared with operations and completions
 };
 
 // Returns `other` as an emulated device if `scheduler` runs its streams. Otherwise null.
-EmulatedDevice* Related(StreamDevice& other, const std::shared_ptr<StreamScheduler>& scheduler) {
+EmulatedDevice* Related(StreamDevice& other, const StreamScheduler& scheduler) {
   auto* const emulated = dynamic_cast<EmulatedDevice*>(&other);
-  return emulated != nullptr && emulated->scheduler() == scheduler ? emulated : nullptr;
+  return emulated != nullptr && &emulated->scheduler() == &scheduler ? emulated : nullptr;
 }
 
 }  // namespace
@@ -88,15 +91,15 @@ absl::StatusOr<std::shared_ptr<Event>> EmulatedStream::Record() {
 }
 
 std::shared_ptr<Event> EmulatedStream::Mark() {
-  auto result = std::make_shared<Result>();
+  QuietPtr<Result> result(std::make_shared<Result>());
   const StreamPoint point =
       AddToQueue([&device = device_, result] { result->Set(device.health()); });
-  return std::make_shared<EmulatedEvent>(device_.scheduler(), point, std::move(result));
+  return std::make_shared<EmulatedEvent>(device_.scheduler_, point, std::move(result));
 }
 
 absl::Status EmulatedStream::WaitFor(const std::shared_ptr<Event>& event) {
-  const auto known = std::dynamic_pointer_cast<EmulatedEvent>(event);
-  if (known == nullptr || known->scheduler() != device_.scheduler())
+  const auto* const known = dynamic_cast<const EmulatedEvent*>(event.get());
+  if (known == nullptr || known->scheduler() != &device_.scheduler())
     return WithRemedy(absl::InvalidArgumentError(absl::StrCat(
                           name(), " cannot wait for an event of another kind of device")),
                       "wait for it on the host");
@@ -119,7 +122,7 @@ absl::Status EmulatedStream::CopyIn(std::byte* to, const std::byte* pinned, size
   PSD_RETURN_IF_ERROR(CheckPinned("CopyIn", pinned, bytes));
   return Add("CopyIn", [this, to, pinned, bytes] {
     CheckStillPinned(pinned, bytes);
-    std::memcpy(Inside(to), pinned, bytes);
+    VisibleCopy(Inside(to), pinned, bytes);
   });
 }
 
@@ -129,7 +132,7 @@ absl::Status EmulatedStream::CopyOut(std::byte* pinned, const std::byte* from, s
   PSD_RETURN_IF_ERROR(CheckPinned("CopyOut", pinned, bytes));
   return Add("CopyOut", [this, pinned, from, bytes] {
     CheckStillPinned(pinned, bytes);
-    std::memcpy(pinned, Inside(from), bytes);
+    VisibleCopy(pinned, Inside(from), bytes);
   });
 }
 
@@ -146,7 +149,7 @@ absl::Status EmulatedStream::CopyFrom(std::byte* to, StreamDevice& from_device,
   PSD_RETURN_IF_ERROR(CheckAddress("CopyFrom", to, bytes));
   PSD_RETURN_IF_ERROR(source->default_stream().CheckAddress("CopyFrom", from, bytes));
   return Add("CopyFrom", [this, to, source, from, bytes] {
-    std::memcpy(Inside(to), source->default_stream().Inside(from), bytes);
+    VisibleCopy(Inside(to), source->default_stream().Inside(from), bytes);
   });
 }
 
@@ -154,7 +157,7 @@ absl::Status EmulatedStream::CopyInAndWait(std::byte* to, const std::byte* from,
   if (bytes == 0) return device_.health();
   PSD_RETURN_IF_ERROR(CheckAddress("CopyIn", to, bytes));
   PSD_RETURN_IF_ERROR(
-      Add("CopyIn", [this, to, from, bytes] { std::memcpy(Inside(to), from, bytes); }));
+      Add("CopyIn", [this, to, from, bytes] { VisibleCopy(Inside(to), from, bytes); }));
   return WaitForAll();
 }
 
@@ -162,7 +165,7 @@ absl::Status EmulatedStream::CopyOutAndWait(std::byte* to, const std::byte* from
   if (bytes == 0) return device_.health();
   PSD_RETURN_IF_ERROR(CheckAddress("CopyOut", from, bytes));
   PSD_RETURN_IF_ERROR(
-      Add("CopyOut", [this, to, from, bytes] { std::memcpy(to, Inside(from), bytes); }));
+      Add("CopyOut", [this, to, from, bytes] { VisibleCopy(to, Inside(from), bytes); }));
   return WaitForAll();
 }
 
@@ -173,8 +176,8 @@ absl::Status EmulatedStream::WaitForAll() {
 
 StreamPoint EmulatedStream::AddToQueue(absl::AnyInvocable<void()> run,
                                        std::vector<StreamPoint> after) {
-  device_.scheduler()->WaitForRoom(number_);
-  return device_.scheduler()->Add(number_, std::move(run), std::move(after));
+  device_.scheduler().WaitForRoom(number_);
+  return device_.scheduler().Add(number_, std::move(run), std::move(after));
 }
 
 absl::Status EmulatedStream::Add(absl::string_view operation, absl::AnyInvocable<void()> run) {
@@ -216,7 +219,7 @@ void EmulatedStream::CheckStillPinned(const std::byte* address, size_t bytes) co
 }
 
 bool EmulatedStream::Backwards() const {
-  return device_.scheduler()->Draw() % 2 == 1;
+  return device_.scheduler().Draw() % 2 == 1;
 }
 
 std::byte* EmulatedStream::Inside(const void* address) const {

@@ -20,21 +20,25 @@ absl::Status NoMemory(absl::string_view what, size_t bytes, size_t budget_bytes,
 
 class PinnedMemory::PinnedBlock : public Block {
  public:
-  PinnedBlock(std::shared_ptr<Block> block, size_t size, std::shared_ptr<State> state)
+  PinnedBlock(std::shared_ptr<Block> block, size_t size, QuietPtr<State> state)
       : Block(block->data(), size), block_(std::move(block)), state_(std::move(state)) {}
   ~PinnedBlock() override {
-    QuietLock lock(state_->mutex);
-    state_->used_bytes -= size();
-    state_->blocks.erase(data());
+    const Quiet quiet;  // the allocator of the heap memory has locks of its own
+    {
+      QuietLock lock(state_->mutex);
+      state_->used_bytes -= size();
+      state_->blocks.erase(data());
+    }
+    block_.reset();
   }
 
  private:
-  const std::shared_ptr<Block> block_;  // the heap memory, which belongs to this block alone
-  const std::shared_ptr<State> state_;  // shared by the allocator and its blocks
+  std::shared_ptr<Block> block_;  // the heap memory, which belongs to this block alone
+  const QuietPtr<State> state_;   // shared by the allocator and its blocks
 };
 
 PinnedMemory::PinnedMemory(std::string what, size_t budget_bytes)
-    : state_(new State{std::move(what), budget_bytes, {}}) {}
+    : state_(std::shared_ptr<State>(new State{std::move(what), budget_bytes, {}})) {}
 
 absl::StatusOr<std::shared_ptr<Block>> PinnedMemory::Allocate(size_t bytes) {
   {
@@ -43,6 +47,7 @@ absl::StatusOr<std::shared_ptr<Block>> PinnedMemory::Allocate(size_t bytes) {
       return NoMemory(state_->what, bytes, state_->budget_bytes, state_->used_bytes);
     state_->used_bytes += bytes;
   }
+  const Quiet quiet;  // the allocator of the heap memory has locks of its own
   // Every block has a byte, so that it has an address of its own.
   absl::StatusOr<std::shared_ptr<Block>> heap = heap_->Allocate(bytes == 0 ? 1 : bytes);
   QuietLock lock(state_->mutex);

@@ -12,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "core/base/buffer.h"
 #include "core/base/mutex.h"
+#include "core/device/emulated/quiet_ptr.h"
 
 namespace psd::emulated {
 
@@ -41,7 +42,7 @@ class PinnedMemory : public Allocator {
   class PinnedBlock;
 
   const std::shared_ptr<Allocator> heap_ = NewHeapAllocator();
-  const std::shared_ptr<State> state_;  // shared by the blocks
+  const QuietPtr<State> state_;  // shared by the blocks
 };
 
 }  // namespace psd::emulated

@@ -16,8 +16,8 @@ thread_local const StreamScheduler* working_for = nullptr;
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<StreamScheduler>> StreamScheduler::Create(uint64_t seed) {
-  std::shared_ptr<StreamScheduler> scheduler(new StreamScheduler(seed));
+absl::StatusOr<QuietPtr<StreamScheduler>> StreamScheduler::Create(uint64_t seed) {
+  QuietPtr<StreamScheduler> scheduler(std::shared_ptr<StreamScheduler>(new StreamScheduler(seed)));
   PSD_ASSIGN_OR_RETURN(scheduler->completion_thread_,
                        StartThread("a thread for completions of emulated devices",
                                    [raw = scheduler.get()] { raw->RunCompletions(); }));
@@ -51,8 +51,9 @@ absl::StatusOr<uint32_t> StreamScheduler::AddStream() {
     queue = queues_.emplace_back(std::make_unique<Queue>()).get();
   }
   // Without its thread the stream stays empty, so nobody waits for it.
-  PSD_ASSIGN_OR_RETURN(queue->thread, StartThread("a thread for an emulated stream",
-                                                  [this, stream] { RunStream(stream); }));
+  PSD_ASSIGN_OR_RETURN(queue->thread,
+                       StartThread("a thread for an emulated stream",
+                                   [this, stream, queue] { RunStream(stream, *queue); }));
   return stream;
 }
 
@@ -68,6 +69,7 @@ StreamPoint StreamScheduler::Add(uint32_t stream, absl::AnyInvocable<void()> run
     PSD_CHECK(point.position <= queues_[point.stream]->added, "a stream waits for work to come");
   queue.operations.push_back(std::move(operation));
   ++queue.added;
+  CountChained();
   Choose();
   return {stream, queue.added};
 }
@@ -109,21 +111,47 @@ void StreamScheduler::Wait(StreamPoint point) {
 
 void StreamScheduler::WaitForAll() {
   CheckMayWait();
-  QuietLock lock(mutex_);
-  std::vector<StreamPoint> ends;
-  for (uint32_t stream = 0; stream < queues_.size(); ++stream) {
-    ends.push_back({stream, queues_[stream]->added});
-    DemandLocked(ends.back());
+  std::vector<Queue*> queues;
+  {
+    QuietLock lock(mutex_);
+    uint64_t chained = 0;
+    do {
+      chained = chained_;
+      std::vector<StreamPoint> ends;
+      for (uint32_t stream = 0; stream < queues_.size(); ++stream) {
+        ends.push_back({stream, queues_[stream]->added});
+        DemandLocked(ends.back());
+      }
+      for (const StreamPoint& end : ends) WaitLocked(end);
+      WaitForCompletions(next_completion_);
+    } while (chained != chained_);
+    for (const std::unique_ptr<Queue>& queue : queues_) queues.push_back(queue.get());
   }
-  for (const StreamPoint& end : ends) WaitLocked(end);
-  while (completing_ || !completions_.empty()) progress_.Wait(mutex_);
+  for (Queue* queue : queues) PSD_TSAN_ACQUIRE(queue);
+  PSD_TSAN_ACQUIRE(&completions_);
+}
+
+void StreamScheduler::WaitForCompletions(uint64_t end) {
+  const auto called = [&]() PSD_REQUIRES(mutex_) {
+    return (completions_.empty() || completions_.front()->number >= end) &&
+           (!completing_.has_value() || *completing_ >= end);
+  };
+  ++waiting_;
+  while (!called()) progress_.Wait(mutex_);
+  --waiting_;
+}
+
+void StreamScheduler::CountChained() {
+  if (working_for == this) ++chained_;
 }
 
 void StreamScheduler::OnPassed(StreamPoint point, absl::AnyInvocable<void()> then) {
-  auto completion = std::make_unique<Completion>(Completion{point, std::move(then)});
+  auto completion = std::make_unique<Completion>(Completion{0, point, std::move(then)});
   PSD_TSAN_RELEASE(completion.get());
   QuietLock lock(mutex_);
+  completion->number = next_completion_++;
   completions_.push_back(std::move(completion));
+  CountChained();
   DemandLocked(point);
   progress_.NotifyAll();
 }
@@ -133,13 +161,12 @@ uint64_t StreamScheduler::Draw() {
   return random_();
 }
 
-void StreamScheduler::RunStream(uint32_t stream) {
+void StreamScheduler::RunStream(uint32_t stream, Queue& queue) {
   working_for = this;
   while (true) {
     std::unique_ptr<Operation> operation;
     {
       QuietLock lock(mutex_);
-      Queue& queue = *queues_[stream];
       while (turn_ != stream && !stopping_) queue.turn.Wait(mutex_);
       if (turn_ != stream) return;
       operation = std::move(queue.operations.front());
@@ -148,8 +175,9 @@ void StreamScheduler::RunStream(uint32_t stream) {
     PSD_TSAN_ACQUIRE(operation.get());
     operation->run();
     operation.reset();
+    PSD_TSAN_RELEASE(&queue);
     QuietLock lock(mutex_);
-    ++queues_[stream]->passed;
+    ++queue.passed;
     turn_.reset();
     progress_.NotifyAll();
     Choose();
@@ -168,7 +196,7 @@ void StreamScheduler::RunCompletions() {
         if (ready != completions_.end()) {
           next = std::move(*ready);
           completions_.erase(ready);
-          completing_ = true;
+          completing_ = next->number;
         } else if (stopping_) {
           return;
         } else {
@@ -179,8 +207,9 @@ void StreamScheduler::RunCompletions() {
     PSD_TSAN_ACQUIRE(next.get());
     next->then();
     next.reset();
+    PSD_TSAN_RELEASE(&completions_);
     QuietLock lock(mutex_);
-    completing_ = false;
+    completing_.reset();
     progress_.NotifyAll();
   }
 }

@@ -15,6 +15,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/statusor.h"
 #include "core/base/mutex.h"
+#include "core/device/emulated/quiet_ptr.h"
 #include "core/device/stream_pool.h"
 
 namespace psd::emulated {
@@ -27,7 +28,7 @@ namespace psd::emulated {
 class StreamScheduler {
  public:
   // Errors: RESOURCE_EXHAUSTED if the system refuses a thread.
-  static absl::StatusOr<std::shared_ptr<StreamScheduler>> Create(uint64_t seed);
+  static absl::StatusOr<QuietPtr<StreamScheduler>> Create(uint64_t seed);
   // Runs everything that is left. Requires: no operation and no completion calls it.
   ~StreamScheduler();
   StreamScheduler(const StreamScheduler&) = delete;
@@ -48,12 +49,13 @@ class StreamScheduler {
   void Demand(StreamPoint point);
   // Waits until `point` has passed. Requires: no operation and no completion calls it.
   void Wait(StreamPoint point);
-  // How many threads wait at this moment, for work or for room.
+  // How many threads wait at this moment, for work, for room, or for completions.
   size_t waiting() const;
   // The points that the streams have passed.
   std::vector<StreamPoint> Done() const;
-  // Waits until all operations that have been added to any stream are done, and all completions
-  // have been called. Requires: no operation and no completion calls it.
+  // Waits until all operations that have been added to any stream are done, all completions have
+  // been called, and all is done that completions have added meanwhile. The caller is then ordered
+  // behind all of this. Requires: no operation and no completion calls it.
   void WaitForAll();
   // Calls `then` exactly once, on the thread for completions, when `point` has passed.
   void OnPassed(StreamPoint point, absl::AnyInvocable<void()> then);
@@ -77,16 +79,22 @@ class StreamScheduler {
     uint64_t demanded = 0;  // the position that somebody waits for
   };
   struct Completion {
+    uint64_t number = 0;
     StreamPoint point;
     absl::AnyInvocable<void()> then;
   };
 
   explicit StreamScheduler(uint64_t seed);
-  void RunStream(uint32_t stream) PSD_EXCLUDES(mutex_);
+  // The threads. `queue` is that of `stream`.
+  void RunStream(uint32_t stream, Queue& queue) PSD_EXCLUDES(mutex_);
   void RunCompletions() PSD_EXCLUDES(mutex_);
   bool HasPassed(StreamPoint point) const PSD_REQUIRES(mutex_);
   void DemandLocked(StreamPoint point) PSD_REQUIRES(mutex_);
   void WaitLocked(StreamPoint point) PSD_REQUIRES(mutex_);
+  // Waits until all completions whose numbers are below `end` have been called.
+  void WaitForCompletions(uint64_t end) PSD_REQUIRES(mutex_);
+  // Counts work that this thread adds, if it runs completions.
+  void CountChained() PSD_REQUIRES(mutex_);
   // Ends the process if this thread runs operations or completions, which would wait for ever.
   void CheckMayWait() const;
   // Gives a stream the turn, if none has it and somebody waits.
@@ -102,8 +110,10 @@ class StreamScheduler {
   std::mt19937_64 random_ PSD_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<Queue>> queues_ PSD_GUARDED_BY(mutex_);
   std::optional<uint32_t> turn_ PSD_GUARDED_BY(mutex_);  // the stream whose operation runs
-  std::deque<std::unique_ptr<Completion>> completions_ PSD_GUARDED_BY(mutex_);
-  bool completing_ PSD_GUARDED_BY(mutex_) = false;  // a completion is being called
+  std::deque<std::unique_ptr<Completion>> completions_ PSD_GUARDED_BY(mutex_);  // by number
+  std::optional<uint64_t> completing_ PSD_GUARDED_BY(mutex_);  // the one that is being called
+  uint64_t next_completion_ PSD_GUARDED_BY(mutex_) = 0;
+  uint64_t chained_ PSD_GUARDED_BY(mutex_) = 0;  // what completions have added
   bool stopping_ PSD_GUARDED_BY(mutex_) = false;
   size_t waiting_ PSD_GUARDED_BY(mutex_) = 0;
   std::thread completion_thread_;

@@ -1,5 +1,6 @@
 #include "core/device/emulated/emulated_device.h"
 
+#include <atomic>
 #include <cmath>
 #include <future>
 #include <thread>
@@ -110,6 +111,30 @@ TEST(EmulatedDeviceTest, AnEventMayOutliveItsDevice) {
   event->OnPassed([&](absl::Status result) { called.set_value(std::move(result)); });
   event.reset();
   EXPECT_TRUE(called.get_future().get().ok());
+}
+
+std::atomic<int> told{0};
+struct Tell {
+  void operator()(size_t /*i*/, int number) const { told = number; }
+};
+
+// The event keeps the streams running after the end of the device.
+TEST(EmulatedDeviceTest, ADeviceEndsBehindTheWorkThatItsCompletionsAdd) {
+  std::shared_ptr<Event> event;
+  {
+    const auto device = NewDevice();
+    EmulatedStream& stream = device->default_stream();
+    event = RecordOn(stream);
+    event->OnPassed([&stream, &scheduler = device->scheduler()](const absl::Status& result) {
+      EXPECT_TRUE(result.ok()) << result;
+      while (scheduler.waiting() == 0) std::this_thread::yield();  // for the device's destructor
+      EXPECT_TRUE(stream.Launch("Tell", 1, Tell(), 1).ok());
+      RecordOn(stream)->OnPassed([&stream](const absl::Status& /*result*/) {
+        EXPECT_TRUE(stream.Launch("Tell", 1, Tell(), 2).ok());
+      });
+    });
+  }
+  EXPECT_EQ(told, 2);
 }
 
 TEST(EmulatedDeviceTest, MoreWorkThanTheQueueHoldsWaitsForItsTurn) {

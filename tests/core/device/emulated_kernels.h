@@ -3,13 +3,13 @@
 // Kernels and helpers for the tests of the emulated device.
 
 #include <cstddef>
-#include <cstring>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "core/base/buffer.h"
 #include "core/device/emulated/emulated_device.h"
+#include "core/device/emulated/visible_copy.h"
 #include "gtest/gtest.h"
 
 namespace psd::testing {
@@ -63,7 +63,7 @@ inline std::shared_ptr<Event> RecordOn(Stream& stream) {
 inline std::shared_ptr<Block> StartReading(Stream& stream, const Block& block) {
   auto pinned = stream.device().pinned_memory().Allocate(block.size());
   EXPECT_TRUE(pinned.ok()) << pinned.status();
-  std::memset((*pinned)->data(), 0, block.size());
+  emulated::VisibleFill((*pinned)->data(), std::byte{0}, block.size());
   const absl::Status added = stream.CopyOut((*pinned)->data(), block.data(), block.size());
   EXPECT_TRUE(added.ok()) << added;
   return *std::move(pinned);
@@ -71,7 +71,8 @@ inline std::shared_ptr<Block> StartReading(Stream& stream, const Block& block) {
 
 inline std::vector<float> Floats(const Block& pinned) {
   std::vector<float> floats(pinned.size() / sizeof(float));
-  std::memcpy(floats.data(), pinned.data(), floats.size() * sizeof(float));
+  emulated::VisibleCopy(reinterpret_cast<std::byte*>(floats.data()), pinned.data(),
+                        floats.size() * sizeof(float));
   return floats;
 }
 

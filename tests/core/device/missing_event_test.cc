@@ -1,11 +1,15 @@
 // Tests that the emulated device finds a missing event, and is content with the right ones.
 
+#include <atomic>
 #include <cstdlib>
+#include <functional>
 #include <set>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "core/base/tsan.h"
+#include "core/device/emulated/visible_copy.h"
 #include "core/device/stream_device.h"
 #include "tests/core/device/emulated_kernels.h"
 
@@ -82,20 +86,155 @@ TEST(MissingEventTest, TheSameSeedGivesTheSameResult) {
 
 #else
 
-TEST(MissingEventDeathTest, ThreadSanitizerReportsARace) {
+// Checks that `run` ends with a report that matches `found`, with every seed.
+void ExpectReport(const std::string& found, const std::function<void(uint64_t seed)>& run) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  EXPECT_EXIT(
-      {
-        ReadBehindWrite(1, false);
-        std::exit(0);
-      },
-      ::testing::ExitedWithCode(66), "data race");
-  EXPECT_EXIT(
-      {
-        ReadBeforeWrite(0, false);
-        std::exit(0);
-      },
-      ::testing::ExitedWithCode(66), "data race");
+  for (uint64_t seed = 0; seed < 4; ++seed) {
+    EXPECT_DEATH(
+        {
+          run(seed);
+          std::exit(0);  // with another code if ThreadSanitizer has reported a race
+        },
+        found)
+        << "seed " << seed;
+  }
+}
+
+constexpr char kRaceWithFill[] = "data race.*FillWith";
+
+TEST(MissingEventDeathTest, AReadThatDoesNotWaitForTheWriteIsARace) {
+  ExpectReport(kRaceWithFill, [](uint64_t seed) { ReadBehindWrite(seed, false); });
+}
+
+TEST(MissingEventDeathTest, AWriteThatDoesNotWaitForTheReadIsARace) {
+  ExpectReport(kRaceWithFill, [](uint64_t seed) { ReadBeforeWrite(seed, false); });
+}
+
+TEST(MissingEventDeathTest, WritesOfTwoStreamsAreARace) {
+  ExpectReport(kRaceWithFill, [](uint64_t seed) {
+    const auto device = DeviceWithSeed(seed);
+    EmulatedStream& one = device->default_stream();
+    EmulatedStream& two = AddStreamTo(*device);
+    const auto block = NewFloats(one, kCount);
+    ASSERT_TRUE(device->Synchronize().ok());
+    ASSERT_TRUE(Fill(one, *block, 1).ok());
+    ASSERT_TRUE(Fill(two, *block, 2).ok());
+    EXPECT_TRUE(device->Synchronize().ok());
+  });
+}
+
+// The event is one of the writer, but lies before the write.
+TEST(MissingEventDeathTest, AReadThatWaitsForAnEarlierEventIsARace) {
+  ExpectReport(kRaceWithFill, [](uint64_t seed) {
+    const auto device = DeviceWithSeed(seed);
+    EmulatedStream& writer = device->default_stream();
+    EmulatedStream& reader = AddStreamTo(*device);
+    const auto block = NewFloats(writer, kCount);
+    const auto too_early = RecordOn(writer);
+    ASSERT_TRUE(Fill(writer, *block, 1).ok());
+    ASSERT_TRUE(reader.WaitFor(too_early).ok());
+    Read(reader, *block);
+  });
+}
+
+TEST(MissingEventDeathTest, TheHostReadsPinnedMemoryBeforeTheCopyIsDone) {
+  ExpectReport("data race.*CopyOut", [](uint64_t seed) {
+    const auto device = DeviceWithSeed(seed);
+    EmulatedStream& stream = device->default_stream();
+    const auto block = NewFloats(stream, kCount);
+    ASSERT_TRUE(Fill(stream, *block, 1).ok());
+    const auto pinned = StartReading(stream, *block);
+    Floats(*pinned);
+    EXPECT_TRUE(device->Synchronize().ok());
+  });
+}
+
+TEST(MissingEventDeathTest, TheHostWritesPinnedMemoryBeforeTheCopyIsDone) {
+  ExpectReport("data race.*CopyIn", [](uint64_t seed) {
+    const auto device = DeviceWithSeed(seed);
+    EmulatedStream& stream = device->default_stream();
+    const auto block = NewFloats(stream, kCount);
+    const auto pinned = *device->pinned_memory().Allocate(block->size());
+    ASSERT_TRUE(stream.CopyIn(block->data(), pinned->data(), block->size()).ok());
+    emulated::VisibleFill(pinned->data(), std::byte{1}, pinned->size());
+    EXPECT_TRUE(device->Synchronize().ok());
+  });
+}
+
+constexpr char kRaceOrNoBlock[] =
+    "data race.*CopyOut|operation CopyOut on stream 1 of emu:0 used memory in no block";
+
+// Memory is freed behind the work of the stream that allocated it. Another one used it as well.
+TEST(MissingEventDeathTest, AUseThatIsNotDeclaredRacesWithTheNextUseOfTheMemory) {
+  ExpectReport(kRaceOrNoBlock, [](uint64_t seed) {
+    EmulatedDeviceOptions options;
+    options.seed = seed;
+    options.budget_bytes = kCount * sizeof(float);
+    options.most_blocks = 1;
+    const auto device = NewDevice(options);
+    EmulatedStream& home = device->default_stream();
+    EmulatedStream& other = AddStreamTo(*device);
+    auto block = NewFloats(home, kCount);
+    ASSERT_TRUE(Fill(home, *block, 1).ok());
+    ASSERT_TRUE(other.WaitFor(RecordOn(home)).ok());
+    const auto pinned = StartReading(other, *block);
+    block.reset();
+    const auto next = NewFloats(home, kCount);
+    EXPECT_TRUE(device->Synchronize().ok());
+  });
+}
+
+// One thread waits for a write. Another one adds the read afterwards, but nothing tells it so. What
+// the device's calls do for both of them must not look like an order.
+TEST(MissingEventDeathTest, SharingADeviceIsNoOrderBetweenThreads) {
+  ExpectReport(kRaceWithFill, [](uint64_t seed) {
+    const auto device = DeviceWithSeed(seed);
+    EmulatedStream& writer = device->default_stream();
+    EmulatedStream& reader = AddStreamTo(*device);
+    const auto block = NewFloats(writer, kCount);
+    auto mine = NewFloats(reader, kCount), others = NewFloats(writer, kCount);
+    constexpr size_t kMappedBytes = size_t{1} << 20;  // a mapping of its own
+    auto my_pinned = *device->pinned_memory().Allocate(kMappedBytes);
+    auto others_pinned = *device->pinned_memory().Allocate(kMappedBytes);
+    auto my_event = RecordOn(reader);
+    EXPECT_TRUE(device->Synchronize().ok());
+    std::atomic<bool> written{false};
+    std::thread thread([&] {
+      EXPECT_TRUE(Fill(writer, *block, 1).ok());
+      Read(writer, *block);
+      others.reset();
+      others_pinned.reset();
+      written.store(true, std::memory_order_relaxed);
+    });
+    while (!written.load(std::memory_order_relaxed)) std::this_thread::yield();
+    mine.reset();
+    my_pinned.reset();
+    my_event.reset();
+    Read(reader, *block);
+    thread.join();
+  });
+}
+
+// The event has passed when it is dropped, but only another thread has waited for it.
+TEST(MissingEventDeathTest, DroppingAnEventIsNoWait) {
+  ExpectReport(kRaceWithFill, [](uint64_t seed) {
+    const auto device = DeviceWithSeed(seed);
+    EmulatedStream& writer = device->default_stream();
+    EmulatedStream& reader = AddStreamTo(*device);
+    const auto block = NewFloats(writer, kCount);
+    EXPECT_TRUE(device->Synchronize().ok());
+    EXPECT_TRUE(Fill(writer, *block, 1).ok());
+    auto event = RecordOn(writer);
+    std::atomic<bool> passed{false};
+    std::thread thread([&passed, behind = RecordOn(writer)] {
+      EXPECT_TRUE(behind->Wait().ok());
+      passed.store(true, std::memory_order_relaxed);
+    });
+    while (!passed.load(std::memory_order_relaxed)) std::this_thread::yield();
+    event.reset();
+    Read(reader, *block);
+    thread.join();
+  });
 }
 
 #endif
