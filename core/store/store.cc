@@ -16,7 +16,7 @@
 #include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/store/foreign_memory.h"
-#include "core/store/rows.h"
+#include "core/store/on_device.h"
 
 namespace psd::store {
 namespace {
@@ -70,19 +70,6 @@ absl::StatusOr<MemoryCharge> ChargeFor(const Entry& entry, MemoryAccount& memory
     return absl::OkStatus();
   }));
   return rest;
-}
-
-bool IsOnDevice(const Value& value) {
-  if (const std::shared_ptr<Rows> rows = AsRows(value); rows != nullptr)
-    return rows->device() != nullptr;
-  bool found = false;
-  value
-      .ForEachTensor([&found](const Tensor& tensor) {
-        found |= tensor.defined() && !tensor.OnHost();
-        return absl::OkStatus();
-      })
-      .IgnoreError();
-  return found;
 }
 
 EntryGroupPtr NewGroup(std::vector<EntryPtr> entries, uint64_t number) {

@@ -18,6 +18,7 @@
 #include "core/rref/authorize.h"
 #include "core/rref/creation_gate.h"
 #include "core/store/failure.h"
+#include "core/store/on_device.h"
 #include "core/store/value.h"
 #include "proto/psd/v1/worker.pb.h"
 
@@ -95,6 +96,10 @@ std::vector<rref::RRef> OwnAmong(const std::vector<rref::RRef>& rrefs) {
   for (const rref::RRef& rref : rrefs)
     if (rref.is_owner()) own.push_back(rref);
   return own;
+}
+
+bool AnyOnDevice(const store::Values& values) {
+  return std::any_of(values.begin(), values.end(), store::IsOnDevice);
 }
 
 // Whether `value` is a leaf that requires grad and was made here. It becomes a parameter under the
@@ -216,9 +221,16 @@ Future<rpc::Reply> CallService::Start(std::shared_ptr<Outgoing> call) {
       .OnReady([this, call, with_program](const absl::StatusOr<rpc::CallOptions>& left) {
         if (!left.ok()) return static_cast<void>(call->answered.Set(left.status()));
         call->options = *left;
-        Send(call, with_program);
+        SendWhereItMayWait(call, with_program);
       });
   return answered;
+}
+
+void CallService::SendWhereItMayWait(const std::shared_ptr<Outgoing>& call, bool with_program) {
+  if (!AnyOnDevice(call->arguments)) return Send(call, with_program);
+  const absl::Status queued =
+      uses_.executor.Submit([this, call, with_program] { Send(call, with_program); });
+  if (!queued.ok()) call->answered.Set(queued);
 }
 
 void CallService::Send(const std::shared_ptr<Outgoing>& call, bool with_program) {
@@ -245,7 +257,7 @@ void CallService::Send(const std::shared_ptr<Outgoing>& call, bool with_program)
   answer.OnReady([this, call, with_program](const absl::StatusOr<rpc::Reply>& reply) {
     if (!with_program && call->target.program != nullptr &&
         IsUnknownProgram(reply.status(), call->target.fingerprint)) {
-      return Send(call, /*with_program=*/true);
+      return SendWhereItMayWait(call, /*with_program=*/true);
     }
     call->answered.Set(reply);
   });
@@ -407,13 +419,32 @@ void CallService::FunctionEnded(const CallPtr& call, const std::string& name,
   Future<rpc::CallOptions> ready =
       is_kept ? uses_.creations.WhenMade(references, NoTimeout())
               : uses_.creations.WhenAnswerable(call->caller().name, references, NoTimeout());
-  ready.OnReady([this, gate = gate_, done, context,
+  ready.OnReady([this, gate = gate_, call, done, context,
                  results = *results](const absl::StatusOr<rpc::CallOptions>& made) {
     rref::Gate::Entry entry(*gate);
     if (!entry.open()) return;
-    done(made.ok() ? absl::StatusOr<store::Values>(results) : made.status(), context);
+    if (made.ok()) return Deliver(call, results, context, done);
+    done(made.status(), context);
     --under_way_;
   });
+}
+
+void CallService::Deliver(const CallPtr& call, store::Values results,
+                          const dist_autograd::ContextPtr& context, const Done& done) {
+  if (!AnyOnDevice(results)) {
+    done(std::move(results), context);
+    --under_way_;
+    return;
+  }
+  const absl::Status queued =
+      uses_.executor.SubmitAs(rpc::LabelOf(WorkLabel::Kind::kOwn, *call),
+                              [this, results = std::move(results), context, done] {
+                                done(results, context);
+                                --under_way_;
+                              });
+  if (queued.ok()) return;
+  done(Annotate(queued, uses_.agent.self().name), context);
+  --under_way_;
 }
 
 absl::Status CallService::FunctionFailed(const std::string& name, const rpc::ServerCall& call,

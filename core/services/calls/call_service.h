@@ -109,6 +109,9 @@ class CallService {
     rref::RRef result;  // for kRemote only
     Promise<rpc::Reply> answered;
   };
+  // Sends the call from this thread or, if it has arguments on a device, from one that may wait for
+  // the device.
+  void SendWhereItMayWait(const std::shared_ptr<Outgoing>& call, bool with_program);
   void Send(const std::shared_ptr<Outgoing>& call, bool with_program);
   Future<rpc::Reply> Start(std::shared_ptr<Outgoing> call);
   bool CalleeKnows(const std::string& callee, const program::Fingerprint& fingerprint)
@@ -129,6 +132,10 @@ class CallService {
   void FunctionEnded(const CallPtr& call, const std::string& name,
                      const absl::StatusOr<store::Values>& results,
                      const dist_autograd::ContextPtr& context, const Done& done);
+  // Ends the call of a function with its results. Those on a device are read by a thread that may
+  // wait for the device.
+  void Deliver(const CallPtr& call, store::Values results, const dist_autograd::ContextPtr& context,
+               const Done& done);
   // Logs the error of a function. Returns it with the names of the function and the worker added.
   absl::Status FunctionFailed(const std::string& name, const rpc::ServerCall& call,
                               const absl::Status& status);
