@@ -98,6 +98,9 @@ class Stream {
 // A device with streams. What Device offers (memory, copies and kernels) works on the default
 // stream; Device::Synchronize waits for all streams. Thread-safe.
 //
+// A thread of a pool that waits for a device is inside a ScopedBlocking (core/base/executor.h), so
+// the pool goes on with other tasks.
+//
 // When work fails while it runs, the device is lost: all work that is not done then is not done
 // any more, its events pass with an error, and new work is refused. Blocks of a lost device may be
 // destroyed like others.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/base/executor.h"
 #include "core/base/start_thread.h"
 #include "core/base/status.h"
 #include "core/base/tsan.h"
@@ -76,9 +77,14 @@ StreamPoint StreamScheduler::Add(uint32_t stream, absl::AnyInvocable<void()> run
 
 void StreamScheduler::WaitForRoom(uint32_t stream) {
   if (working_for == this) return;
-  QuietLock lock(mutex_);
-  const Queue& queue = *queues_[stream];
-  if (queue.operations.size() >= kMostQueued) WaitLocked({stream, queue.added - kMostQueued / 2});
+  StreamPoint room{stream, 0};
+  {
+    QuietLock lock(mutex_);
+    const Queue& queue = *queues_[stream];
+    if (queue.operations.size() < kMostQueued) return;
+    room.position = queue.added - kMostQueued / 2;
+  }
+  Wait(room);
 }
 
 std::vector<StreamPoint> StreamScheduler::Done() const {
@@ -105,12 +111,16 @@ void StreamScheduler::Demand(StreamPoint point) {
 }
 
 void StreamScheduler::Wait(StreamPoint point) {
+  CheckMayWait();
+  if (passed(point)) return;
+  const ScopedBlocking blocking;
   QuietLock lock(mutex_);
   WaitLocked(point);
 }
 
 void StreamScheduler::WaitForAll() {
   CheckMayWait();
+  const ScopedBlocking blocking;
   std::vector<Queue*> queues;
   {
     QuietLock lock(mutex_);
@@ -232,7 +242,6 @@ void StreamScheduler::CheckMayWait() const {
 }
 
 void StreamScheduler::WaitLocked(StreamPoint point) {
-  CheckMayWait();
   DemandLocked(point);
   ++waiting_;
   while (!HasPassed(point)) progress_.Wait(mutex_);
