@@ -4,14 +4,21 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "client/psd.h"
+#include "core/base/future.h"
 #include "core/device/emulated/emulated_device.h"
+#include "core/optim/owner/owner_optimizer.h"
+#include "core/runtime/runtime.h"
+#include "core/store/store.h"
+#include "core/store/value.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/client/test_world.h"
@@ -43,6 +50,18 @@ class Stall {
 
 class StalledDeviceTest : public ::testing::Test {
  protected:
+  static constexpr int kThreads = 2;  // of the owner, for each kind of work
+
+  worker::RuntimeOptions Options() {
+    worker::RuntimeOptions options;
+    options.threads = kThreads;
+    const auto later = [this](const FunctionCall&, const Values&) {
+      later_called_ = true;
+      return later_.future();
+    };
+    EXPECT_TRUE(options.functions.RegisterAsync("later", later).ok());
+    return options;
+  }
   RRef Make(const std::string& name, const std::string& device, bool rows = false) {
     CreateOptions options;
     options.requires_grad = true;
@@ -56,6 +75,18 @@ class StalledDeviceTest : public ::testing::Test {
     const std::vector<Variable> here = Must(trainer_->ToHere({parameter}, context));
     EXPECT_TRUE(context.Backward({Sum(here[0])}).ok());
     return context;
+  }
+  // Waits until `count` threads wait for the device, and checks that each is one of the owner's
+  // executor that counts as blocked.
+  void AwaitWaiting(size_t count) {
+    while (host_.device().scheduler().waiting() < count) std::this_thread::yield();
+    EXPECT_EQ(host_.owner().runtime().executor_stats().blocked, static_cast<int>(count));
+  }
+  // Returns the steps of the optimizer "main" that wait for other trainers.
+  size_t WaitingSteps() {
+    const store::EntryPtr entry = Must(host_.owner().runtime().store().Lookup("main"));
+    const auto* object = entry->value.As<std::shared_ptr<store::Object>>();
+    return std::dynamic_pointer_cast<optim::OwnerOptimizer>(*object)->stats().waiting;
   }
   // Checks that `use`, which needs the device, waits for it, and that the owner serves values of
   // the CPU meanwhile.
@@ -71,6 +102,7 @@ class StalledDeviceTest : public ::testing::Test {
       });
       while (host_.device().scheduler().waiting() == 0 && !ended) std::this_thread::yield();
       EXPECT_FALSE(ended) << used;
+      EXPECT_EQ(host_.owner().runtime().executor_stats().blocked, 1) << "a thread that may wait";
       const auto pulled = trainer_->Pull({on_cpu_});
       EXPECT_TRUE(pulled.ok()) << pulled.status();
       const absl::Status stepped = cpu_optimizer_->Step(cpu_gradient_);
@@ -80,7 +112,10 @@ class StalledDeviceTest : public ::testing::Test {
     EXPECT_TRUE(used.ok()) << used;
   }
 
-  DeviceOwner host_{"owner"};
+  // The calls of the function "later" end with this future.
+  Promise<Values> later_;
+  std::atomic<bool> later_called_{false};
+  DeviceOwner host_{"owner", Options()};
   std::unique_ptr<Worker> trainer_ = StartTrainer("trainer", {host_.owner().address()});
   const RRef on_device_ = Make("w", "emu:0"), on_cpu_ = Make("b", "cpu");
   std::unique_ptr<DistributedOptimizer> cpu_optimizer_ =
@@ -116,6 +151,42 @@ TEST_F(StalledDeviceTest, AStepWaitsElsewhere) {
   EXPECT_THAT(Read(*trainer_, on_device_), Each(1.5f));
 }
 
+// Whoever sets the future may be a thread that reads the network.
+TEST_F(StalledDeviceTest, SettingTheFutureOfAFunctionDoesNotWait) {
+  const Tensor result = Must(Tensor::Of<float>({2}, {3, 3}).Clone(&host_.device().memory()));
+  const Future<Values> answer = trainer_->RpcAsync("owner", Function::Registered("later"), {});
+  while (!later_called_) std::this_thread::yield();
+  {
+    const Stall stall(host_.device());
+    later_.Set(Values{Value(Variable(result))});  // would not return if it read the result
+    AwaitWaiting(1);
+  }
+  const Values results = Must(answer.Wait());
+  EXPECT_THAT(Elements(results[0].As<Variable>()->tensor()), Each(3.0f));
+}
+
+TEST_F(StalledDeviceTest, TheOwnersOtherWorkGoesOnWhenAllItsThreadsWait) {
+  CreateOptions rows;
+  rows.rows = true;
+  const RRef table = Must(trainer_->GetOrCreate("owner", "table", Full({1024, 128}, 4), rows));
+  // Reads half a MiB, which is too much for a thread that reads the network.
+  std::vector<int64_t> numbers(1024);
+  std::iota(numbers.begin(), numbers.end(), 0);
+  const Tensor ids = Tensor::Of<int64_t>({1024}, absl::MakeConstSpan(numbers));
+  std::vector<std::thread> users;
+  std::vector<absl::Status> pulled(kThreads);
+  {
+    const Stall stall(host_.device());
+    for (absl::Status& each : pulled)
+      users.emplace_back([&] { each = trainer_->Pull({on_device_}).status(); });
+    AwaitWaiting(pulled.size());
+    const auto found = trainer_->LookUpRows({{table, ids}});
+    EXPECT_TRUE(found.ok()) << found.status();
+  }
+  for (std::thread& user : users) user.join();
+  EXPECT_THAT(pulled, Each(absl::OkStatus()));
+}
+
 // The last trainer's step ends the wait of all, on the thread that has received it.
 TEST_F(StalledDeviceTest, AStepThatWaitedForOtherTrainersWaitsElsewhere) {
   OptimizerSettings together;
@@ -129,14 +200,17 @@ TEST_F(StalledDeviceTest, AStepThatWaitedForOtherTrainersWaitsElsewhere) {
   const Context context = WithGradient(on_device_);
   Context others = Must(other->NewContext());
   ASSERT_TRUE(others.Backward({Sum(Must(other->ToHere({others_handle}, others))[0])}).ok());
-  ExpectOthersAreServed([&] {
-    absl::Status second_stepped;
-    std::thread second_trainer([&] { second_stepped = second->Step(others); });
-    absl::Status stepped = first->Step(context);
-    second_trainer.join();
-    stepped.Update(second_stepped);
-    return stepped;
+  absl::Status first_stepped;
+  std::atomic<bool> first_ended{false};
+  std::thread first_trainer([&] {
+    first_stepped = first->Step(context);
+    first_ended = true;
   });
+  while (WaitingSteps() == 0 && !first_ended) std::this_thread::yield();
+  EXPECT_FALSE(first_ended) << first_stepped;
+  ExpectOthersAreServed([&] { return second->Step(others); });
+  first_trainer.join();
+  EXPECT_TRUE(first_stepped.ok()) << first_stepped;
   EXPECT_THAT(Read(*trainer_, on_device_), Each(1.5f));
 }
 
