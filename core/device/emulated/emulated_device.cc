@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/device.h"
+#include "core/base/executor.h"
 #include "core/base/memory_place.h"
 #include "core/base/remedy.h"
 #include "core/base/status.h"
@@ -104,6 +105,7 @@ EmulatedDevice::EmulatedDevice(std::string name, const EmulatedDeviceOptions& op
 
 EmulatedDevice::~EmulatedDevice() {
   PSD_TSAN_ACQUIRE(this);  // all blocks were freed before
+  const ScopedBlocking blocking;
   scheduler_->WaitForAll();
 }
 

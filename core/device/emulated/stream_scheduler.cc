@@ -120,7 +120,6 @@ void StreamScheduler::Wait(StreamPoint point) {
 
 void StreamScheduler::WaitForAll() {
   CheckMayWait();
-  const ScopedBlocking blocking;
   std::vector<Queue*> queues;
   {
     QuietLock lock(mutex_);
