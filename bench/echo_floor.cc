@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "bench/wire_floors.h"
+#include "core/base/status.h"
 
 namespace psd::bench {
 namespace {
@@ -82,16 +83,14 @@ struct Exchange {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<EchoFloor>> EchoFloor::Start(const Environment& environment) {
-  auto server = Process::Start({environment.helper, "echo"});
-  if (!server.ok()) return server.status();
-  const auto port = (*server)->ReadLine(absl::Seconds(20));
-  if (!port.ok()) return port.status();
-  return std::unique_ptr<EchoFloor>(new EchoFloor(*std::move(server), *port));
+  PSD_ASSIGN_OR_RETURN(auto server, Server::Start(environment, {environment.helper, "echo",
+                                                                environment.network.host}));
+  return std::unique_ptr<EchoFloor>(new EchoFloor(std::move(server)));
 }
 
-EchoFloor::EchoFloor(std::unique_ptr<Process> server, const std::string& port)
+EchoFloor::EchoFloor(std::unique_ptr<Server> server)
     : server_(std::move(server)),
-      stub_(grpc::CreateChannel("127.0.0.1:" + port, grpc::InsecureChannelCredentials())) {}
+      stub_(grpc::CreateChannel(server_->address(), grpc::InsecureChannelCredentials())) {}
 
 absl::Status EchoFloor::Call() {
   return CallWith(EmptyMessage());
@@ -130,15 +129,15 @@ absl::Status EchoFloor::CallWith(const grpc::ByteBuffer& request) {
   return absl::OkStatus();
 }
 
-int ServeEcho() {
+int ServeEcho(const std::string& host) {
   EchoService service;
   grpc::ServerBuilder builder;
   int port = 0;
-  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  builder.AddListeningPort(host + ":0", grpc::InsecureServerCredentials(), &port);
   builder.RegisterCallbackGenericService(&service);
   const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server == nullptr) return 1;
-  std::printf("%d\n", port);
+  std::printf("%s:%d\n", host.c_str(), port);
   std::fflush(stdout);
   while (std::getchar() != EOF) {
   }

@@ -1,7 +1,9 @@
 // The processes at the other end of a benchmark:
 //
-//   helper echo                    a bare gRPC echo; prints its port
-//   helper tcp                     a bare TCP sender; prints its port
+//   helper echo HOST               a bare gRPC echo on an address of its host; prints HOST:PORT
+//   helper tcp HOST                the same, bare TCP that carries bytes either way
+//   helper route TARGET DELAY      a TCP proxy to HOST:PORT that delays every byte; prints its own
+//                                  address
 //   helper trainer NAME ADDRESS    a trainer; reads a number, takes that many small steps, and
 //                                  prints "done"
 //   helper rank RANK RANKS ADDRESS CARRIER TASK TENSORS ELEMENTS
@@ -17,10 +19,12 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "bench/job.h"
 #include "bench/rank_work.h"
 #include "bench/train_step.h"
 #include "bench/wire_floors.h"
+#include "core/carrier/faulty/tcp_route.h"
 
 namespace psd::bench {
 namespace {
@@ -60,6 +64,18 @@ absl::Status RunRank(char** arguments) {
   return absl::OkStatus();
 }
 
+absl::Status RunRoute(const std::string& target, const std::string& delay) {
+  absl::Duration one_way;
+  if (!absl::ParseDuration(delay, &one_way)) {
+    return absl::InvalidArgumentError("DELAY is a time, such as 10ms");
+  }
+  const carrier::TcpRoute route(target, one_way);
+  std::printf("%s\n", route.address().c_str());
+  std::fflush(stdout);
+  std::cin.get();
+  return absl::OkStatus();
+}
+
 int Finish(const absl::Status& status) {
   if (!status.ok()) std::printf("%s\n", status.ToString().c_str());
   return status.ok() ? 0 : 1;
@@ -67,13 +83,14 @@ int Finish(const absl::Status& status) {
 
 int Main(int argc, char** argv) {
   const std::string role = argc > 1 ? argv[1] : "";
-  if (role == "echo" && argc == 2) return ServeEcho();
-  if (role == "tcp" && argc == 2) return ServeTcp();
+  if (role == "echo" && argc == 3) return ServeEcho(argv[2]);
+  if (role == "tcp" && argc == 3) return ServeTcp(argv[2]);
+  if (role == "route" && argc == 4) return Finish(RunRoute(argv[2], argv[3]));
   if (role == "trainer" && argc == 4) return Finish(RunTrainer(argv[2], argv[3]));
   if (role == "rank" && argc == 9) return Finish(RunRank(argv + 2));
   std::fputs(
-      "usage: helper echo | tcp | trainer NAME ADDRESS | rank RANK RANKS ADDRESS CARRIER "
-      "TASK TENSORS ELEMENTS\n",
+      "usage: helper echo HOST | tcp HOST | route TARGET DELAY | trainer NAME ADDRESS | "
+      "rank RANK RANKS ADDRESS CARRIER TASK TENSORS ELEMENTS\n",
       stderr);
   return 2;
 }

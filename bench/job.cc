@@ -4,23 +4,25 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/clock.h"
+#include "core/base/host_port.h"
 
 namespace psd::bench {
 
 absl::StatusOr<std::unique_ptr<Job>> Job::Start(const Environment& environment,
                                                 const std::vector<std::string>& flags) {
   auto job = std::make_unique<Job>();
+  const bool loopback = HostPort{environment.network.host}.IsLoopback();
   std::vector<std::string> command = {
       environment.daemon,
       absl::StrCat("--name=", kOwner),
-      "--listen=127.0.0.1:0",
+      absl::StrCat("--listen=", environment.network.host, ":0"),
+      absl::StrCat("--insecure=", loopback ? "false" : "true"),
       "--log_level=warning",
       absl::StrCat("--shared_memory=", environment.carrier == "shm" ? "true" : "false"),
       "--ready_fd=1"};
   command.insert(command.end(), flags.begin(), flags.end());
-  PSD_ASSIGN_OR_RETURN(job->owner_, Process::Start(command));
-  PSD_ASSIGN_OR_RETURN(job->address_, job->owner_->ReadLine(absl::Seconds(20)));
-  PSD_ASSIGN_OR_RETURN(job->worker_, Attach("bench", job->address_));
+  PSD_ASSIGN_OR_RETURN(job->owner_, Server::Start(environment, command));
+  PSD_ASSIGN_OR_RETURN(job->worker_, Attach("bench", job->address()));
   return job;
 }
 

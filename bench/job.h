@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "bench/process.h"
+#include "bench/server.h"
 #include "bench/workload.h"
 #include "client/psd.h"
 
@@ -25,12 +26,11 @@ class Job {
                                                     const std::vector<std::string>& flags = {});
 
   Worker& worker() { return *worker_; }
-  const Process& owner() const { return *owner_; }
-  const std::string& address() const { return address_; }
+  const Process& owner() const { return owner_->process(); }
+  const std::string& address() const { return owner_->address(); }
 
  private:
-  std::unique_ptr<Process> owner_;  // ends after the worker
-  std::string address_;
+  std::unique_ptr<Server> owner_;  // ends after the worker
   std::unique_ptr<Worker> worker_;
 };
 

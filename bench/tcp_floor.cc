@@ -4,12 +4,14 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <utility>
 
-#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "bench/floors.h"
 #include "bench/wire_floors.h"
+#include "core/base/host_port.h"
 #include "core/base/status.h"
 
 namespace psd::bench {
@@ -40,36 +42,51 @@ void NoDelay(int socket) {
   setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
 }
 
-sockaddr_in Loopback(int port) {
+// Returns an address for the system. Port 0 is any free port. Errors: INVALID_ARGUMENT unless
+// `host` is an IPv4 address.
+absl::StatusOr<sockaddr_in> ToSockAddr(const std::string& host, int port) {
   sockaddr_in address = {};
   address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   address.sin_port = htons(static_cast<uint16_t>(port));
-  return address;
+  if (inet_pton(AF_INET, host.c_str(), &address.sin_addr) == 1) return address;
+  return absl::InvalidArgumentError(absl::StrCat("tcp floor: ", host, " is no IPv4 address"));
+}
+
+// The first bytes of an exchange. The client sends `pushed_bytes` after them, and the server
+// answers with `pulled_bytes` once it has read those.
+struct Request {
+  uint64_t pushed_bytes = 0;
+  uint64_t pulled_bytes = 0;
+};
+
+// The least that can be pulled, which answers a push.
+constexpr size_t kAnswerBytes = 64;
+
+absl::Status Broken() {
+  return absl::UnavailableError("tcp floor: the connection broke");
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<TcpFloor>> TcpFloor::Start(const Environment& environment,
                                                           size_t max_bytes) {
-  auto server = Process::Start({environment.helper, "tcp"});
-  if (!server.ok()) return server.status();
-  const auto line = (*server)->ReadLine(absl::Seconds(20));
-  if (!line.ok()) return line.status();
-  int port = 0;
-  if (!absl::SimpleAtoi(*line, &port)) return absl::InternalError("tcp floor: no port");
+  PSD_ASSIGN_OR_RETURN(auto server, Server::Start(environment, {environment.helper, "tcp",
+                                                                environment.network.host}));
+  PSD_ASSIGN_OR_RETURN(const HostPort to, ParseHostPort(server->address()));
+  PSD_ASSIGN_OR_RETURN(const sockaddr_in address, ToSockAddr(to.host, to.port));
   const int client = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  const sockaddr_in address = Loopback(port);
   if (connect(client, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
     close(client);
     return absl::UnavailableError("tcp floor: cannot connect");
   }
   NoDelay(client);
-  return std::unique_ptr<TcpFloor>(new TcpFloor(*std::move(server), client, max_bytes));
+  return std::unique_ptr<TcpFloor>(new TcpFloor(std::move(server), client, max_bytes));
 }
 
-TcpFloor::TcpFloor(std::unique_ptr<Process> server, int socket, size_t max_bytes)
-    : server_(std::move(server)), socket_(socket), received_(max_bytes / sizeof(float)) {}
+TcpFloor::TcpFloor(std::unique_ptr<Server> server, int socket, size_t max_bytes)
+    : server_(std::move(server)),
+      socket_(socket),
+      payload_(std::max(max_bytes, kAnswerBytes) / sizeof(float)) {}
 
 TcpFloor::~TcpFloor() {
   close(socket_);
@@ -77,38 +94,47 @@ TcpFloor::~TcpFloor() {
 
 absl::Status TcpFloor::Pull(size_t bytes) {
   PSD_RETURN_IF_ERROR(Ask(bytes));
-  PSD_RETURN_IF_ERROR(Receive(reinterpret_cast<std::byte*>(received_.data()), bytes));
-  Consume(StreamRead(received_.data(), bytes / sizeof(float)));
+  PSD_RETURN_IF_ERROR(Receive(reinterpret_cast<std::byte*>(payload_.data()), bytes));
+  Consume(StreamRead(payload_.data(), bytes / sizeof(float)));
   return absl::OkStatus();
 }
 
+absl::Status TcpFloor::Push(size_t bytes) {
+  const Request request = {bytes, kAnswerBytes};
+  if (!WriteAll(socket_, &request, sizeof(request))) return Broken();
+  if (!WriteAll(socket_, payload_.data(), bytes)) return Broken();
+  return Receive(reinterpret_cast<std::byte*>(payload_.data()), kAnswerBytes);
+}
+
 absl::Status TcpFloor::Ask(size_t bytes) {
-  const uint64_t request = bytes;
-  if (WriteAll(socket_, &request, sizeof(request))) return absl::OkStatus();
-  return absl::UnavailableError("tcp floor: the connection broke");
+  const Request request = {0, bytes};
+  return WriteAll(socket_, &request, sizeof(request)) ? absl::OkStatus() : Broken();
 }
 
 absl::Status TcpFloor::Receive(std::byte* to, size_t bytes) {
-  if (ReadAll(socket_, to, bytes)) return absl::OkStatus();
-  return absl::UnavailableError("tcp floor: the connection broke");
+  return ReadAll(socket_, to, bytes) ? absl::OkStatus() : Broken();
 }
 
-int ServeTcp() {
+int ServeTcp(const std::string& host) {
+  absl::StatusOr<sockaddr_in> address = ToSockAddr(host, 0);
+  if (!address.ok()) return 1;
   const int listener = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address = Loopback(0);
-  socklen_t length = sizeof(address);
-  if (bind(listener, reinterpret_cast<sockaddr*>(&address), length) != 0) return 1;
+  socklen_t length = sizeof(*address);
+  if (bind(listener, reinterpret_cast<sockaddr*>(&*address), length) != 0) return 1;
   if (listen(listener, 1) != 0) return 1;
-  getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length);
-  std::printf("%d\n", ntohs(address.sin_port));
+  getsockname(listener, reinterpret_cast<sockaddr*>(&*address), &length);
+  std::printf("%s:%d\n", host.c_str(), ntohs(address->sin_port));
   std::fflush(stdout);
   const int peer = accept(listener, nullptr, nullptr);
   if (peer < 0) return 1;
   NoDelay(peer);
-  std::vector<char> payload;
-  for (uint64_t bytes = 0; ReadAll(peer, &bytes, sizeof(bytes));) {
-    if (payload.size() < bytes) payload.assign(bytes, 1);
-    if (!WriteAll(peer, payload.data(), bytes)) break;
+  std::vector<float> payload;
+  for (Request request; ReadAll(peer, &request, sizeof(request));) {
+    const size_t bytes = std::max(request.pushed_bytes, request.pulled_bytes);
+    if (payload.size() * sizeof(float) < bytes) payload.assign(bytes / sizeof(float) + 1, 1);
+    if (!ReadAll(peer, payload.data(), request.pushed_bytes)) break;
+    Consume(StreamRead(payload.data(), request.pushed_bytes / sizeof(float)));
+    if (!WriteAll(peer, payload.data(), request.pulled_bytes)) break;
   }
   return 0;
 }

@@ -1,7 +1,7 @@
 #pragma once
 
-// Floors for the network: a bare gRPC echo and a bare TCP stream to another process of this
-// machine, which is //bench:helper.
+// Floors for the network: a bare gRPC echo and a bare TCP stream to another process behind the
+// same network, which is //bench:helper.
 
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
@@ -14,7 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "bench/process.h"
+#include "bench/server.h"
 #include "bench/workload.h"
 
 namespace psd::bench {
@@ -34,15 +34,15 @@ class EchoFloor {
   absl::Status CallMany(int calls, int in_flight);
 
  private:
-  EchoFloor(std::unique_ptr<Process> server, const std::string& port);
+  explicit EchoFloor(std::unique_ptr<Server> server);
   absl::Status CallWith(const grpc::ByteBuffer& request);
 
-  const std::unique_ptr<Process> server_;
+  const std::unique_ptr<Server> server_;
   grpc::GenericStub stub_;
   grpc::CompletionQueue queue_;
 };
 
-// A connection over loopback that delivers as many bytes as it is asked for. Thread-compatible.
+// A connection that carries as many bytes as it is asked for, either way. Thread-compatible.
 class TcpFloor {
  public:
   static absl::StatusOr<std::unique_ptr<TcpFloor>> Start(const Environment& environment,
@@ -51,21 +51,25 @@ class TcpFloor {
   // Asks for `bytes`, receives them into the same memory each time and reads them once.
   // Requires: bytes <= max_bytes; a multiple of 64.
   absl::Status Pull(size_t bytes);
-  // The same in parts: Ask asks for bytes, and Receive receives the next of these bytes into the
+  // Sends `bytes`, always the same ones. The other end receives them into the same memory each
+  // time, reads them once and answers. Requires: as Pull.
+  absl::Status Push(size_t bytes);
+  // A pull in parts: Ask asks for bytes, and Receive receives the next of these bytes into the
   // caller's memory.
   absl::Status Ask(size_t bytes);
   absl::Status Receive(std::byte* to, size_t bytes);
 
  private:
-  TcpFloor(std::unique_ptr<Process> server, int socket, size_t max_bytes);
+  TcpFloor(std::unique_ptr<Server> server, int socket, size_t max_bytes);
 
-  const std::unique_ptr<Process> server_;
+  const std::unique_ptr<Server> server_;
   const int socket_;
-  std::vector<float> received_;
+  std::vector<float> payload_;
 };
 
-// The other ends of the floors. They print "PORT\n" and serve until their input is closed.
-int ServeEcho();
-int ServeTcp();
+// The other ends of the floors. They listen on a free port of `host`, print their address
+// "HOST:PORT\n" and serve until their input is closed.
+int ServeEcho(const std::string& host);
+int ServeTcp(const std::string& host);
 
 }  // namespace psd::bench

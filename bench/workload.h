@@ -11,14 +11,25 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 
 namespace psd::bench {
 
-// The paths of the programs that cases start.
+// The network between a benchmark and its servers.
+struct Network {
+  // The command that starts a program on the host of the servers, for example "nsenter" with its
+  // arguments. Empty: they run on this host.
+  std::vector<std::string> enter;
+  std::string host = "127.0.0.1";  // an IPv4 address of that host, on which servers listen
+  absl::Duration delay;            // added to every byte, each way, by a proxy on this host
+};
+
+// The programs that cases start, and what lies between them.
 struct Environment {
   std::string daemon;            // psd
   std::string helper;            // //bench:helper
   std::string carrier = "grpc";  // or "shm": how a job's processes exchange messages
+  Network network;
 };
 
 // The unit in which a cost (seconds per operation, or bytes of memory) is shown: as cost * factor,

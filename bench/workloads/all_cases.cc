@@ -7,7 +7,7 @@ namespace psd::bench {
 std::vector<Case> AllCases() {
   std::vector<Case> all;
   for (auto family :
-       {CallCases, MixedCases, PullCases, StepCases, FloodCases, GraphCases, OptimizerCases,
+       {CallCases, MixedCases, PullCases, PushCases, StepCases, FloodCases, GraphCases, OptimizerCases,
         RowsCases, TrainerCases, GroupCases, MemoryCases, ReferenceCases, SavingCases}) {
     for (Case& one : family()) all.push_back(std::move(one));
   }

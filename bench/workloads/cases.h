@@ -10,6 +10,7 @@ namespace psd::bench {
 
 std::vector<Case> CallCases();       // call_empty, call_64
 std::vector<Case> PullCases();       // pull_16MiB, pull_256MiB
+std::vector<Case> PushCases();       // push_16MiB, push_256MiB
 std::vector<Case> StepCases();       // step_sgd, step_adam, step_small…, step_halves, step_one
 std::vector<Case> FloodCases();      // step_beside_flood
 std::vector<Case> OptimizerCases();  // opt_<name>, opt_small

@@ -18,7 +18,6 @@
 
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "core/base/executor.h"
@@ -27,6 +26,7 @@
 #include "core/base/log.h"
 #include "core/base/timer.h"
 #include "core/carrier/carrier.h"
+#include "core/carrier/faulty/tcp_route.h"
 #include "core/carrier/grpc/grpc_factory.h"
 #include "core/rpc/header.h"
 #include "core/rpc/header_codec.h"
@@ -36,7 +36,6 @@
 #include "server/daemon/config.h"
 #include "server/daemon/server.h"
 #include "tests/client/test_world.h"
-#include "tests/core/carrier/tcp_route.h"
 
 ABSL_FLAG(int, rounds, 2, "how many hosts attack, at most 6");
 ABSL_FLAG(int, places, 64, "sessions of workers for which the owner has room; a daemon: 65536");
@@ -47,24 +46,17 @@ namespace {
 // The lease is long, so that nobody gets a place because other sessions have ended.
 constexpr absl::Duration kLease = absl::Hours(1);
 
-int PortOf(const std::string& address) {
-  int port = 0;
-  EXPECT_TRUE(absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port));
-  return port;
-}
-
 // A separate host. Each has another address of the loopback interface. Confined to one thread.
 class Host {
  public:
   Host(int number, const std::string& owner)
-      : owner_port_(PortOf(owner)),
-        own_address_(absl::StrCat("127.0.", number / 250, ".", 2 + number % 250)) {}
+      : owner_(owner), own_address_(absl::StrCat("127.0.", number / 250, ".", 2 + number % 250)) {}
 
   // Returns an address at which this host reaches the owner for one more connection.
   std::string RouteForOneConnection() {
     constexpr int kPerRoute = 64;  // a route has threads for each connection that it ever had
     if (connections_++ % kPerRoute == 0) {
-      route_ = std::make_unique<carrier::TcpRoute>(owner_port_, absl::ZeroDuration(), own_address_);
+      route_ = std::make_unique<carrier::TcpRoute>(owner_, absl::ZeroDuration(), own_address_);
     }
     return route_->address();
   }
@@ -78,7 +70,7 @@ class Host {
   }
 
  private:
-  const int owner_port_;
+  const std::string owner_;
   const std::string own_address_;
   int connections_ = 0;
   std::unique_ptr<carrier::TcpRoute> route_;

@@ -16,11 +16,11 @@
 #include "client/runtime_of.h"
 #include "core/base/remedy.h"
 #include "core/base/status.h"
+#include "core/carrier/faulty/tcp_route.h"
 #include "core/tensor/ops/shape_ops.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/client/function_world.h"
-#include "tests/core/carrier/tcp_route.h"
 
 namespace psd {
 namespace {
@@ -203,7 +203,7 @@ TEST_F(CallsTest, RPC_27_ACallbackMayWaitForAnotherCall) {
 
 TEST_F(CallsTest, RPC_27_TheLinkStaysUpWhileACallbackWaits) {
   const std::string address = owner0_.address().address;
-  carrier::TcpRoute route(std::stoi(address.substr(address.rfind(':') + 1)));
+  carrier::TcpRoute route(address);
   auto routed = StartTrainer("routed", {{"owner0", route.address()}});
   Promise<absl::StatusCode> seen;
   routed->RpcAsync("owner0", Named("park"), {}).OnReady([&](const absl::StatusOr<Values>&) {

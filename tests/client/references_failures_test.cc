@@ -11,10 +11,10 @@
 #include "absl/time/time.h"
 #include "client/calls.h"
 #include "client/runtime_of.h"
+#include "core/carrier/faulty/tcp_route.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/client/references_world.h"
-#include "tests/core/carrier/tcp_route.h"
 
 namespace psd {
 namespace {

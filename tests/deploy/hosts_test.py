@@ -7,44 +7,23 @@ import sys
 import tempfile
 import unittest
 
-sys.path[:0] = ["tests/server"]
+sys.path[:0] = ["tests/server", "tools/namespaces"]
+import namespaces  # noqa: E402
+from namespaces import command  # noqa: E402
 from psd_process import Psd, run  # noqa: E402
 
 PSCTL = "tools/cli/psctl"
-INSIDE = "PSD_HOSTS_TEST_INSIDE"
 HOSTS = 3
 PORT = 7071
 
 
-def command(*words, **options):
-    return subprocess.run(words, check=True, capture_output=True, text=True, timeout=60, **options)
-
-
-class Host:
-    """A network namespace that lives as long as the process that holds it."""
+class Host(namespaces.Host):
+    """A host on the bridge."""
 
     def __init__(self, number):
-        self.ip = "10.77.0.%d" % (number + 1)
-        # The first line comes from inside the namespace, so it exists by then.
-        self._holder = subprocess.Popen(["unshare", "--net", "sh", "-c", "echo; exec cat"],
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        self._holder.stdout.readline()
-        pid = str(self._holder.pid)
-        self.enter = ["nsenter", "--net=/proc/%s/ns/net" % pid]
-        self._link = "psd%d" % number
-        command("ip", "link", "add", self._link, "type", "veth",
-                "peer", "name", "eth0", "netns", pid)
-        command("ip", "link", "set", self._link, "master", "bridge0", "up")
-        command(*self.enter, "ip", "address", "add", self.ip + "/24", "dev", "eth0")
-        command(*self.enter, "ip", "link", "set", "eth0", "up")
-        command(*self.enter, "ip", "link", "set", "lo", "up")
-
-    def close(self):
-        # The kernel would remove the link only some time after the namespace ends.
-        command("ip", "link", "delete", self._link)
-        self._holder.stdin.close()
-        self._holder.wait()
-        self._holder.stdout.close()
+        link = "psd%d" % number
+        super().__init__(link, "10.77.0.%d" % (number + 1))
+        command("ip", "link", "set", link, "master", "bridge0")
 
     def psd(self, name, *arguments):
         return Psd("--insecure", *arguments, name=name, listen="0.0.0.0:%d" % PORT,
@@ -61,7 +40,6 @@ class HostsTest(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, self.folder)
-        command("ip", "link", "set", "lo", "up")
         command("ip", "link", "add", "bridge0", "type", "bridge")
         self.addCleanup(command, "ip", "link", "delete", "bridge0")
         command("ip", "link", "set", "bridge0", "up")
@@ -108,27 +86,15 @@ class HostsTest(unittest.TestCase):
         self.assertIn("advertise", errors)
 
 
-def can(*words):
-    try:
-        return subprocess.run(words, capture_output=True, check=False).returncode == 0
-    except FileNotFoundError:
-        return False
-
-
 def main():
     """Runs the tests in a network namespace of their own, which holds the bridge.
 
     Returns what is missing for that in CI, where a test that cannot run fails. Elsewhere, such a
     test passes.
     """
-    os.environ["PATH"] += ":/usr/sbin:/sbin"  # ip
-    if os.environ.get(INSIDE):
+    missing = namespaces.enter()
+    if missing is None:
         return unittest.main()
-    for words in (["unshare", "--net"], ["unshare", "--map-root-user", "--net"]):
-        if can(*words, "ip", "link", "add", "psd0", "type", "veth", "peer", "name", "psd1"):
-            os.environ[INSIDE] = "yes"
-            os.execvp(words[0], [*words, sys.executable, "-B", *sys.argv])
-    missing = "network namespaces cannot be made here (unshare --net, ip link add type veth)"
     if os.environ.get("PSD_CI"):
         return missing
     print("skipped: " + missing)

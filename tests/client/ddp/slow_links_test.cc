@@ -15,11 +15,11 @@
 #include "client/runtime_of.h"
 #include "client/zero/zero_redundancy_optimizer.h"
 #include "core/base/status.h"
+#include "core/carrier/faulty/tcp_route.h"
 #include "core/runtime/runtime.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/client/ddp/replica_world.h"
-#include "tests/core/carrier/tcp_route.h"
 
 namespace psd {
 namespace {
@@ -34,7 +34,7 @@ void AddBehindRoute(GroupWorld& world, std::vector<std::unique_ptr<carrier::TcpR
   for (int tries = 0; tries < 10 && !started.ok(); ++tries) {
     int port = 0;
     close(carrier::ListenOnLoopback(&port));  // it is free until another process takes it
-    auto route = std::make_unique<carrier::TcpRoute>(port, kOneWay);
+    auto route = std::make_unique<carrier::TcpRoute>(absl::StrCat("127.0.0.1:", port), kOneWay);
     WorkerOptions options = world.Options(absl::StrCat("t", world.workers.size()));
     options.listen = absl::StrCat("127.0.0.1:", port);
     options.advertise = route->address();

@@ -3,9 +3,9 @@
 #include <memory>
 #include <string>
 
+#include "core/carrier/faulty/tcp_route.h"
 #include "core/carrier/grpc/grpc_factory.h"
 #include "tests/core/carrier/carrier_suite.h"
-#include "tests/core/carrier/tcp_route.h"
 
 namespace psd::carrier {
 namespace {
@@ -34,7 +34,7 @@ class GrpcWorld : public CarrierWorld {
     return absl::StrCat("127.0.0.1:", port);
   }
   std::string RouteTo(const std::string& address) override {
-    route_ = std::make_unique<TcpRoute>(std::stoi(address.substr(address.rfind(':') + 1)));
+    route_ = std::make_unique<TcpRoute>(address);
     return route_->address();
   }
   void CutRoute() override { route_->Cut(); }

@@ -12,12 +12,12 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/log.h"
 #include "core/base/memory_budget.h"
+#include "core/carrier/faulty/tcp_route.h"
 #include "core/carrier/grpc/grpc_factory.h"
 #include "core/carrier/shm/host_carrier.h"
 #include "core/carrier/shm/host_factory.h"
 #include "core/carrier/shm/unix_socket.h"
 #include "tests/core/carrier/carrier_suite.h"
-#include "tests/core/carrier/tcp_route.h"
 
 namespace psd::carrier {
 namespace {
@@ -46,7 +46,7 @@ class HostWorld : public CarrierWorld {
     return absl::StrCat("127.0.0.1:", port);
   }
   std::string RouteTo(const std::string& address) override {
-    route_ = std::make_unique<TcpRoute>(std::stoi(address.substr(address.rfind(':') + 1)));
+    route_ = std::make_unique<TcpRoute>(address);
     return route_->address();
   }
   void CutRoute() override { route_->Cut(); }

@@ -10,10 +10,10 @@
 #include "core/base/thread_pool.h"
 #include "core/base/timer.h"
 #include "core/carrier/carrier.h"
+#include "core/carrier/faulty/tcp_route.h"
 #include "core/carrier/grpc/grpc_factory.h"
 #include "core/rpc/rpc_agent.h"
 #include "gtest/gtest.h"
-#include "tests/core/carrier/tcp_route.h"
 
 namespace psd::rpc {
 namespace {
@@ -40,8 +40,7 @@ class Worker {
                               call->Reply(Payload{});
                             }});
     const std::string address = *agent_->Start("127.0.0.1:0");
-    route_ = std::make_unique<carrier::TcpRoute>(std::stoi(address.substr(address.rfind(':') + 1)),
-                                                 one_way);
+    route_ = std::make_unique<carrier::TcpRoute>(address, one_way);
   }
   ~Worker() {
     agent_.reset();

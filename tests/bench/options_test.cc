@@ -1,0 +1,71 @@
+#include "bench/options.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace psd::bench {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+TEST(Options, DefaultIsEveryCaseOnThisHost) {
+  const auto options = ParseOptions({});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_THAT(options->only, IsEmpty());
+  EXPECT_FALSE(options->blocks.has_value());
+  EXPECT_FALSE(options->json);
+  EXPECT_THAT(options->environment.network.enter, IsEmpty());
+  EXPECT_EQ(options->environment.network.host, "127.0.0.1");
+  EXPECT_EQ(options->environment.network.delay, absl::ZeroDuration());
+}
+
+TEST(Options, ValuesFollowFlagsWithOrWithoutAnEqualsSign) {
+  const auto options = ParseOptions({"--json", "--only=call_empty", "--only", "pull_16MiB",
+                                     "--blocks=3", "--enter", "ssh -T far", "--host=10.0.0.5",
+                                     "--delay", "10ms", "--daemon=/a=b", "--carrier", "shm"});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_TRUE(options->json);
+  EXPECT_THAT(options->only, ElementsAre("call_empty", "pull_16MiB"));
+  EXPECT_EQ(options->blocks, 3);
+  EXPECT_THAT(options->environment.network.enter, ElementsAre("ssh", "-T", "far"));
+  EXPECT_EQ(options->environment.network.host, "10.0.0.5");
+  EXPECT_EQ(options->environment.network.delay, absl::Milliseconds(10));
+  EXPECT_EQ(options->environment.daemon, "/a=b");
+  EXPECT_EQ(options->environment.carrier, "shm");
+}
+
+TEST(Options, MistakesAreNamedWithTheirFlag) {
+  const std::vector<std::pair<std::string, std::string>> mistakes = {
+      {"--only=none", "unknown case 'none'; known: call_empty"},
+      {"--carrier=pigeon", "'pigeon' is none; grpc and shm are"},
+      {"--blocks=0", "'0' is no number from 1"},
+      {"--delay=10", "'10' is no time, such as 10ms"},
+      {"--delay=-1ms", "is no time"},
+      {"--delay", "unknown or incomplete argument '--delay'"},
+      {"--speed=1", "unknown or incomplete argument '--speed=1'"},
+  };
+  for (const auto& [argument, message] : mistakes) {
+    const absl::Status status = ParseOptions({argument}).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << argument;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(message));
+    EXPECT_THAT(std::string(status.message()), HasSubstr(argument.substr(0, argument.find('='))));
+  }
+}
+
+TEST(Options, HelpHasALineForEveryFlag) {
+  for (const char* flag : {"--json", "--only CASE", "--carrier C", "--blocks N", "--daemon PATH",
+                           "--helper PATH", "--enter COMMAND", "--host IP", "--delay TIME"}) {
+    EXPECT_THAT(OptionsHelp(), HasSubstr(flag));
+  }
+}
+
+}  // namespace
+}  // namespace psd::bench
