@@ -76,6 +76,13 @@ size_t ReceiveQuotaBytes(const GrpcCarrierOptions& options) {
   return budget == 0 ? 0 : std::max(kLeastQuota, budget / 8);
 }
 
+Window WindowForPieces(absl::Duration round_trip) {
+  // With kFixed, four streams carry four pieces of 1 MiB per round trip. In a millisecond this is
+  // more than gRPC can handle on one core, so round trips below it cost nothing.
+  constexpr absl::Duration kNear = absl::Milliseconds(1);
+  return round_trip < kNear ? Window::kFixed : Window::kProbed;
+}
+
 grpc::ChannelArguments ArgumentsOfChannel(const GrpcCarrierOptions& options, Window window) {
   return ToArguments(CommonSettings(options, window));
 }

@@ -5,6 +5,7 @@
 #include <grpcpp/server_builder.h>
 #include <grpcpp/support/channel_arguments.h>
 
+#include "absl/time/time.h"
 #include "core/carrier/grpc/grpc_factory.h"
 
 namespace psd::carrier {
@@ -22,12 +23,17 @@ size_t ReceiveQuotaBytes(const GrpcCarrierOptions& options);
 // not read. Connections that a server accepts are always kProbed, because their use is not known
 // when they are made.
 enum class Window {
-  // 64 KiB, and the rest of a message that has begun. So the payload that comes in pieces over
-  // several connections stays small enough for the caches.
+  // 64 KiB, and the rest of a message that has begun. The peer learns of this rest only when the
+  // first bytes have come, so each large message takes at least a round trip. In return, the
+  // payload that comes in pieces over several connections stays small enough for the caches.
   kFixed,
   kProbed,  // the bandwidth-delay product, which gRPC measures, up to megabytes. The sender does
             // not wait for the receiver
 };
+
+// Returns the window for connections that bring pieces of large messages. `round_trip` is the time
+// in which the peer has answered a message.
+Window WindowForPieces(absl::Duration round_trip);
 
 // A channel with these arguments shares its connection with no other channel.
 grpc::ChannelArguments ArgumentsOfChannel(const GrpcCarrierOptions& options, Window window);

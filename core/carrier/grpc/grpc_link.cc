@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/clock.h"
 #include "core/base/status.h"
 #include "core/carrier/grpc/grpc_status.h"
 #include "core/carrier/link_rules.h"
@@ -122,6 +123,7 @@ void GrpcLink::OnStarted(const std::shared_ptr<GrpcStream>& stream) {
     MutexLock lock(send_mutex_);
     number = NumberOf(stream.get());
     if (number == kOutlets) return;  // the stream has ended meanwhile
+    if (number == kControl) hello_sent_ = Clock::Steady().Now();
     Open(number);
   }
   stream->Read();

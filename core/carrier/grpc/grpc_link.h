@@ -17,6 +17,7 @@
 #include "core/carrier/bulk_queue.h"
 #include "core/carrier/carrier.h"
 #include "core/carrier/frame.h"
+#include "core/carrier/grpc/channel_settings.h"
 #include "core/carrier/grpc/grpc_core.h"
 #include "core/carrier/grpc/grpc_stream.h"
 #include "core/carrier/serial_runner.h"
@@ -233,6 +234,9 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
   Limits send_limits_ PSD_GUARDED_BY(send_mutex_);
   TimerQueue::Id connect_timer_ PSD_GUARDED_BY(send_mutex_) = 0;
   std::array<Outlet, kOutlets> outlets_ PSD_GUARDED_BY(send_mutex_);
+  absl::Time hello_sent_ PSD_GUARDED_BY(send_mutex_);
+  // The window of the bulk streams of a dialled link. Known once the peer has answered the hello.
+  Window bulk_window_ PSD_GUARDED_BY(send_mutex_) = Window::kFixed;
   bool bulk_wanted_ PSD_GUARDED_BY(send_mutex_) = false;
   BulkQueue bulk_queue_ PSD_GUARDED_BY(send_mutex_);
   bool bulk_moved_ PSD_GUARDED_BY(send_mutex_) = true;  // as Outlet::moved

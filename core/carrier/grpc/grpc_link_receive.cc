@@ -186,6 +186,7 @@ absl::Status GrpcLink::HandleHello(const std::shared_ptr<GrpcStream>& stream,
   if (!expected) return absl::InvalidArgumentError("a hello where none belongs");
   core_->timers().Cancel(connect_timer_);
   SetPeerLimits(hello.limits);
+  bulk_window_ = WindowForPieces(Clock::Steady().Now() - hello_sent_);
   phase_ = Phase::kOpen;
   received->opened = true;
   return absl::OkStatus();

@@ -178,12 +178,17 @@ void GrpcLink::WantBulk() {
 
 void GrpcLink::DialBulk() {
   const size_t end = kFirstBulk + static_cast<size_t>(core_->options().bulk_streams);
+  Window pieces;
+  {
+    MutexLock lock(send_mutex_);
+    pieces = bulk_window_;
+  }
   for (size_t number = kWhole; number < end; ++number) {
     StreamGone gone = core_->CountStream();
     if (gone == nullptr) return;  // the carrier was shut down
     // Streams that share a connection slow each other down: gRPC lets one thread at a time work on
     // a connection, and hands the connection over when two threads want it.
-    auto channel = core_->NewChannel(address_, number == kWhole ? Window::kProbed : Window::kFixed);
+    auto channel = core_->NewChannel(address_, number == kWhole ? Window::kProbed : pieces);
     auto stream = NewDialledStream(channel, shared_from_this(), std::move(gone));
     bool ended = false;
     {
