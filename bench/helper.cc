@@ -10,7 +10,7 @@
 //                                  a rank of a group (bench/rank_work.h); reads a number, works so
 //                                  often, and prints "done"
 //
-// Each ends when its input is closed.
+// Each but tcp ends when its input is closed; tcp ends with its one connection.
 
 #include <cstdio>
 #include <iostream>

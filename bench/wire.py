@@ -12,6 +12,7 @@ Exits 3 and says what is missing where namespaces cannot be made; otherwise as /
 """
 import argparse
 import os
+import signal
 import subprocess
 import sys
 
@@ -64,11 +65,19 @@ def main():
     if missing is not None:
         print("wire: " + missing, file=sys.stderr)
         return 3
-    host = start_servers_host()
+    # Without it SIGTERM would leave the benchmark, its servers and so the namespaces behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        return max(measure(host, delay_ms, flags) for delay_ms in DELAYS_MS)
+        host = start_servers_host()
+    except subprocess.CalledProcessError as error:
+        print("wire: %s: %s" % (" ".join(error.cmd), (error.stderr or "").strip()), file=sys.stderr)
+        return 3
+    try:
+        codes = [measure(host, delay_ms, flags) for delay_ms in DELAYS_MS]
     finally:
         host.close()
+    # A code below zero is a signal.
+    return next((code if code > 0 else 1 for code in codes if code != 0), 0)
 
 
 if __name__ == "__main__":

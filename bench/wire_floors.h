@@ -68,7 +68,7 @@ class TcpFloor {
 };
 
 // The other ends of the floors. They listen on a free port of `host`, print their address
-// "HOST:PORT\n" and serve until their input is closed.
+// "HOST:PORT\n" and serve: the echo until its input is closed, TCP until its one connection ends.
 int ServeEcho(const std::string& host);
 int ServeTcp(const std::string& host);
 

@@ -44,9 +44,9 @@ bool MayHaveFilesOf(size_t bytes) {
 }
 
 // Maps a file with the pages that it has. Returns null, with errno set, if the system refuses.
-void* MapFile(int fd, size_t bytes, int protection, int flags) {
+void* MapFile(int fd, size_t bytes, int protection) {
   void* place = nullptr;
-  flags |= MAP_SHARED;
+  int flags = MAP_SHARED;
   if (bytes >= kHugePageBytes) {
     // The file replaces a mapping that has the right address.
     place = MapAligned((bytes + kPageBytes - 1) / kPageBytes * kPageBytes, kHugePageBytes);
@@ -89,7 +89,7 @@ absl::StatusOr<SealedMemory> MakeSealedMemory(const char* name, absl::string_vie
   if (!MayHaveFilesOf(bytes)) return NoMemory(purpose, bytes, "ftruncate", EFBIG);
   if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0)
     return NoMemory(purpose, bytes, "ftruncate", errno);
-  MemoryMapping mapping(MapFile(fd.get(), bytes, PROT_READ | PROT_WRITE, 0), bytes);
+  MemoryMapping mapping(MapFile(fd.get(), bytes, PROT_READ | PROT_WRITE), bytes);
   if (mapping.data() == nullptr) return NoMemory(purpose, bytes, "mmap", errno);
   FillWithHugePages(fd.get(), mapping);
   // All pages are there from the start, so no later access can fail for memory.
@@ -133,8 +133,10 @@ absl::StatusOr<MemoryMapping> MapSealedMemory(const UniqueFd& fd, size_t bytes,
         absl::StrCat("of the ", bytes, " bytes of the peer's segment only ",
                      static_cast<size_t>(status.st_blocks) * 512, " are allocated"));
   }
-  MemoryMapping mapping(MapFile(fd.get(), bytes, PROT_READ, MAP_POPULATE), bytes);
-  if (mapping.data() == nullptr) return NoMemory("a link", bytes, "mmap", errno);
+  // The reader finds the pages when it comes to them: looking all of them up here would take up to
+  // half a second for each GiB, and keep the calling thread from its other work.
+  MemoryMapping mapping(MapFile(fd.get(), bytes, PROT_READ), bytes);
+  if (mapping.data() == nullptr) return NoMemory(needed_by, bytes, "mmap", errno);
   return mapping;
 }
 

@@ -1,5 +1,7 @@
 #include "core/base/shared_allocator.h"
 
+#include <unistd.h>
+
 #include <atomic>
 #include <optional>
 #include <utility>
@@ -41,6 +43,9 @@ class SharedAllocator : public Allocator {
   absl::StatusOr<std::shared_ptr<Block>> Allocate(size_t bytes) override {
     if (bytes < options_.segment_threshold_bytes || bytes > SIZE_MAX / 2)
       return heap_->Allocate(bytes);
+    // A forked child shares its parent's segments, so it must not take one that the parent has
+    // kept.
+    if (getpid() != process_) return heap_->Allocate(bytes);
     absl::StatusOr<std::shared_ptr<SharedSegment>> segment = SegmentOf(bytes);
     if (!segment.ok()) {
       SayRefused(segment.status());
@@ -66,8 +71,15 @@ class SharedAllocator : public Allocator {
                                       why.message()));
   }
 
+  static std::shared_ptr<Allocator> NewHeap(size_t cache_bytes) {
+    HeapAllocatorOptions heap;
+    heap.cache_bytes = cache_bytes;
+    return NewHeapAllocator(heap);
+  }
+
   const SharedAllocatorOptions options_;
-  const std::shared_ptr<Allocator> heap_ = NewHeapAllocator();
+  const pid_t process_ = getpid();
+  const std::shared_ptr<Allocator> heap_ = NewHeap(options_.cache_bytes);
   const std::shared_ptr<SegmentCache> cache_;  // shared with the live blocks
   std::atomic<bool> said_{false};
 };

@@ -127,8 +127,11 @@ absl::Status CheckedFile::Append(absl::string_view bytes) {
     }
     const absl::string_view part =
         bytes.substr(0, std::min(kFilePieceBytes - filled_, kCachedBytes));
-    checksum_.Add(part);
-    std::memcpy(piece_->data() + filled_, part.data(), part.size());
+    // The checksum is that of the copy, because lent bytes may change
+    // (MemoryPlace::Kind::kForeign).
+    std::byte* const copy = piece_->data() + filled_;
+    std::memcpy(copy, part.data(), part.size());
+    checksum_.Add({reinterpret_cast<const char*>(copy), part.size()});
     filled_ += part.size();
     bytes.remove_prefix(part.size());
     if (filled_ == kFilePieceBytes) PSD_RETURN_IF_ERROR(GivePiece());

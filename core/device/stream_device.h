@@ -70,8 +70,9 @@ class Stream {
   // Allocates a block from the device's pool. Work that is added to this stream later may use it;
   // other streams wait for an event of this stream first. The contents are undefined. Destroying
   // the block frees it in stream order: work that was added to this stream before may still use the
-  // memory, and only later work gets it again. The destructor does not wait.
-  // Errors: RESOURCE_EXHAUSTED naming the device, the need, the budget and the use.
+  // memory, and only later work gets it again. The destructor waits only if it ends the device,
+  // which its blocks keep alive. Errors: RESOURCE_EXHAUSTED naming the device, the need, the budget
+  // and the use.
   virtual absl::StatusOr<std::shared_ptr<Block>> Allocate(size_t bytes) = 0;
   // Declares that work of this stream uses `block`, which another stream of the device allocated.
   // The memory is then also kept until the work that this stream has when the block is destroyed is

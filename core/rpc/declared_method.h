@@ -26,6 +26,7 @@
 #include "core/base/executor.h"
 #include "core/base/future.h"
 #include "core/base/ids.h"
+#include "core/base/memory_place.h"
 #include "core/base/status.h"
 #include "core/rpc/message_io.h"
 #include "core/rpc/parse_cost.h"
@@ -104,12 +105,17 @@ struct Wire<Beside<Message>> {
 template <typename Message>
 struct Wire<Bulk<Message>> {
   static absl::StatusOr<Bulk<Message>> Parse(ServerCall& call) {
-    PSD_ASSIGN_OR_RETURN(const Buffer bytes, OnlyBuffer(call.payload().buffers, call.method()));
+    PSD_ASSIGN_OR_RETURN(const Buffer only, OnlyBuffer(call.payload().buffers, call.method()));
+    // The copy that StableBytes makes. Other bytes were charged when they arrived.
+    if (only.place().kind() == MemoryPlace::Kind::kForeign)
+      PSD_RETURN_IF_ERROR(call.Charge(only.size()));
+    PSD_ASSIGN_OR_RETURN(const Buffer bytes, StableBytes(only));
     PSD_RETURN_IF_ERROR(call.Charge(ParseCost(*Message::descriptor(), bytes.view())));
     return ParseBytes(bytes, call.method());
   }
   static absl::StatusOr<Bulk<Message>> ParseReply(const Reply& reply, const char* method) {
-    PSD_ASSIGN_OR_RETURN(const Buffer bytes, OnlyBuffer(reply.payload.buffers, method));
+    PSD_ASSIGN_OR_RETURN(const Buffer only, OnlyBuffer(reply.payload.buffers, method));
+    PSD_ASSIGN_OR_RETURN(const Buffer bytes, StableBytes(only));
     return ParseBytes(bytes, method);
   }
   static Contents Write(const Bulk<Message>& bulk) {
@@ -121,7 +127,8 @@ struct Wire<Bulk<Message>> {
                                            absl::string_view method) {
     if (buffers.size() != 1)
       return absl::InvalidArgumentError(absl::StrCat(method, ": one buffer is expected"));
-    return StableBytes(buffers[0]);
+    PSD_RETURN_IF_ERROR(CheckParsable(buffers[0].size(), method));
+    return buffers[0];
   }
   static absl::StatusOr<Bulk<Message>> ParseBytes(const Buffer& bytes, absl::string_view method) {
     PSD_ASSIGN_OR_RETURN(Message message, ParseMessage<Message>(bytes.view(), method));

@@ -2,6 +2,9 @@
 
 // Helpers for the services: put protobuf messages into requests and replies, and parse them.
 
+#include <cstddef>
+#include <cstdint>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -10,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "core/base/ids.h"
+#include "core/base/status.h"
 #include "core/rpc/rpc_agent.h"
 
 namespace psd::rpc {
@@ -51,9 +55,17 @@ rpc::Attachment FieldsAttachment(const Message& message) {
   return attachment;
 }
 
+// Errors: INVALID_ARGUMENT naming `what` for more bytes than Protocol Buffers can parse.
+inline absl::Status CheckParsable(size_t bytes, absl::string_view what) {
+  if (bytes <= size_t{std::numeric_limits<int>::max()}) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      what, ": ", bytes, " bytes; a message has at most ", std::numeric_limits<int>::max()));
+}
+
 // Parses `bytes`. Errors: INVALID_ARGUMENT naming `what`.
 template <typename Message>
 absl::StatusOr<Message> ParseMessage(absl::string_view bytes, absl::string_view what) {
+  PSD_RETURN_IF_ERROR(CheckParsable(bytes.size(), what));
   Message message;
   if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
     return absl::InvalidArgumentError(

@@ -61,10 +61,8 @@ std::shared_ptr<PeerQuotas> ShmCore::QuotasOf(int socket) {
   std::shared_ptr<PeerQuotas> quotas = quotas_[pid].lock();
   if (quotas != nullptr) return quotas;
   absl::erase_if(quotas_, [](const auto& entry) { return entry.second.expired(); });
-  quotas = std::make_shared<PeerQuotas>();
-  quotas->lent = std::make_shared<Quota>(SIZE_MAX, MaxLentBytes(options_));
-  quotas->mapped =
-      std::make_shared<Quota>(kMostMappings / kPeersThatFill, options_.max_mapped_bytes);
+  quotas = std::make_shared<PeerQuotas>(MaxLentBytes(options_), kMostMappings / kPeersThatFill,
+                                        options_.max_mapped_bytes);
   quotas_[pid] = quotas;
   return quotas;
 }

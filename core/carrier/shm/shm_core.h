@@ -6,6 +6,8 @@
 #include <sys/types.h>
 
 #include <atomic>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -28,10 +30,14 @@ namespace psd::carrier {
 
 class ShmLink;
 
-// What all links to one process may take together. Shared by these links.
+// The bounds of all links to one process together. Shared by these links and by the mappings of its
+// segments, which may outlive them.
 struct PeerQuotas {
-  std::shared_ptr<Quota> lent;    // messages that are lent to it; shared with the lenders
-  std::shared_ptr<Quota> mapped;  // its segments that are mapped; shared with the mappings
+  PeerQuotas(size_t max_lent_bytes, size_t max_mappings, size_t max_mapped_bytes)
+      : lent(SIZE_MAX, max_lent_bytes), mapped(max_mappings, max_mapped_bytes) {}
+
+  Quota lent;    // messages that are lent to it
+  Quota mapped;  // its segments that are mapped
 };
 
 // Thread-safe. Shared by the carrier and its links.

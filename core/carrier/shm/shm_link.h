@@ -194,7 +194,8 @@ class ShmLink : public Link, public Watched, public std::enable_shared_from_this
   absl::Status EnqueueInline(const Message& message) PSD_EXCLUDES(send_mutex_);
   // Sends a large message through the rings for pieces.
   absl::Status SendBulk(Message message) PSD_EXCLUDES(send_mutex_);
-  absl::Status EnqueueBulk(Message message) PSD_EXCLUDES(send_mutex_);
+  // Requires: the message may be sent, and is charged.
+  void EnqueueBulk(Message message) PSD_REQUIRES(send_mutex_);
   static Queued ToQueued(FrameEncoder& encoder);
   absl::Status AppendControl(Queued queued) PSD_REQUIRES(send_mutex_);
   // Adds a frame of a few bytes to the control ring, and sends it.
@@ -240,7 +241,7 @@ class ShmLink : public Link, public Watched, public std::enable_shared_from_this
   std::string peer_process_;  // of an accepted link; set before it is watched
   ShmPoller& poller_;
 
-  const std::shared_ptr<PeerQuotas> quotas_;  // shared with the other links to the same process
+  const std::shared_ptr<PeerQuotas> quotas_;  // see PeerQuotas
   const std::shared_ptr<NoteBox> notes_;      // shared with segments and received messages
   Lender lender_;
   Borrower borrower_;

@@ -65,11 +65,14 @@ void ShmLink::TakeOutcome(Borrower::Outcome outcome, Received& received) {
 
 absl::Status ShmLink::HandleDeclined(const DeclinedFrame& declined) {
   PSD_ASSIGN_OR_RETURN(Message message, lender_.OnDeclined(declined));
-  const absl::Status sent = SendBulk(std::move(message));
-  // Send has accepted the message, so it must arrive, or the link ends.
-  if (sent.ok()) return sent;
-  return absl::UnavailableError(absl::StrCat("a lent message that ", address_,
-                                             " cannot map cannot be sent again: ", sent.message()));
+  {
+    // The message was accepted and charged when it was lent.
+    MutexLock lock(send_mutex_);
+    if (phase_ == Phase::kEnded) return absl::OkStatus();
+    EnqueueBulk(std::move(message));
+  }
+  PumpBulk();
+  return absl::OkStatus();
 }
 
 absl::Status ShmLink::OnSegment(const Packet& packet) {

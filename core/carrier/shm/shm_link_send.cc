@@ -35,7 +35,15 @@ absl::Status ShmLink::Send(Message message) {
 }
 
 absl::Status ShmLink::SendBulk(Message message) {
-  PSD_RETURN_IF_ERROR(EnqueueBulk(std::move(message)));
+  {
+    MutexLock lock(send_mutex_);
+    PSD_RETURN_IF_ERROR(CheckRoom(message));
+    // A peer that keeps up with what it is sent can draw on what is left to small messages.
+    const ReceiveMemory& memory =
+        bulk_queue_.empty() ? core_->small_memory() : core_->bulk_memory();
+    PSD_ASSIGN_OR_RETURN(message.charge, ChargeQueued(message, *memory.headers, address_));
+    EnqueueBulk(std::move(message));
+  }
   PumpBulk();
   return absl::OkStatus();
 }
@@ -74,17 +82,11 @@ absl::Status ShmLink::AppendControl(Queued queued) {
   return absl::OkStatus();
 }
 
-absl::Status ShmLink::EnqueueBulk(Message message) {
-  MutexLock lock(send_mutex_);
-  PSD_RETURN_IF_ERROR(CheckRoom(message));
-  // A peer that keeps up with what it is sent can draw on what is left to small messages.
-  const ReceiveMemory& memory = bulk_queue_.empty() ? core_->small_memory() : core_->bulk_memory();
-  PSD_ASSIGN_OR_RETURN(message.charge, ChargeQueued(message, *memory.headers, address_));
+void ShmLink::EnqueueBulk(Message message) {
   queued_bytes_ += message.TotalBytes();
   copied_out_.Add(message.BufferBytes());
   if (bulk_queue_.empty()) bulk_moved_ = true;
   bulk_queue_.Add(std::move(message));
-  return absl::OkStatus();
 }
 
 void ShmLink::EndUnread(const absl::Status& why) {

@@ -27,6 +27,7 @@ absl::StatusOr<World> DecodeWorld(const rpc::Payload& payload) {
   v1::RegistrarWorldReply reply;
   Buffer bytes;
   if (payload.buffers.size() == 1) {
+    PSD_RETURN_IF_ERROR(rpc::CheckParsable(payload.buffers[0].size(), "registrar.world"));
     PSD_ASSIGN_OR_RETURN(bytes, StableBytes(payload.buffers[0]));
   }
   if (!reply.ParseFromArray(bytes.data(), static_cast<int>(bytes.size())))

@@ -230,7 +230,7 @@ void CallService::SendWhereItMayWait(const std::shared_ptr<Outgoing>& call, bool
   if (!AnyOnDevice(call->arguments)) return Send(call, with_program);
   const absl::Status queued =
       uses_.executor.Submit([this, call, with_program] { Send(call, with_program); });
-  if (!queued.ok()) call->answered.Set(queued);
+  if (!queued.ok()) call->answered.Set(Annotate(queued, uses_.agent.self().name));
 }
 
 void CallService::Send(const std::shared_ptr<Outgoing>& call, bool with_program) {
@@ -436,15 +436,15 @@ void CallService::Deliver(const CallPtr& call, store::Values results,
     --under_way_;
     return;
   }
+  // The function has run, so the answer must not be that the call can be made again. If the task
+  // cannot be queued, it runs here.
+  const auto read = std::make_shared<Task>([this, results = std::move(results), context, done] {
+    done(results, context);
+    --under_way_;
+  });
   const absl::Status queued =
-      uses_.executor.SubmitAs(rpc::LabelOf(WorkLabel::Kind::kOwn, *call),
-                              [this, results = std::move(results), context, done] {
-                                done(results, context);
-                                --under_way_;
-                              });
-  if (queued.ok()) return;
-  done(Annotate(queued, uses_.agent.self().name), context);
-  --under_way_;
+      uses_.executor.SubmitAs(rpc::LabelOf(WorkLabel::Kind::kOwn, *call), [read] { (*read)(); });
+  if (!queued.ok()) (*read)();
 }
 
 absl::Status CallService::FunctionFailed(const std::string& name, const rpc::ServerCall& call,

@@ -8,6 +8,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
+#include "core/tensor/tensor_codec.h"
 #include "kernels/convert.h"
 #include "kernels/rank_reduce.h"
 
@@ -150,7 +151,7 @@ void CallData::Store(int from, size_t index, const Buffer& piece) {
 absl::StatusOr<Tensor> CallData::Received(int from) {
   const TensorForm& form = *own_.call.form;
   if (plan_->Pieces(0, from, rank_) == 0) return Tensor::Empty(form.shape, form.dtype);
-  return Tensor::FromBuffer(form.shape, form.dtype, std::move(received_[from][0]));
+  return DecodeTensor({form.shape, form.dtype, form.NumBytes()}, std::move(received_[from][0]));
 }
 
 absl::StatusOr<std::vector<Tensor>> CallData::Results() {

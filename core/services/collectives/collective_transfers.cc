@@ -7,6 +7,7 @@
 #include "core/base/status.h"
 #include "core/services/collectives/collective_codec.h"
 #include "core/services/collectives/collective_group.h"
+#include "core/tensor/tensor_codec.h"
 
 namespace psd::services {
 namespace {
@@ -132,9 +133,9 @@ absl::Status CollectiveGroup::Received(int from, uint64_t number, const rpc::Rep
   const std::vector<Buffer>& buffers = reply.payload.buffers;
   if (buffers.size() != (form.NumBytes() > 0 ? 1 : 0))
     return absl::InvalidArgumentError(absl::StrCat("a tensor in ", buffers.size(), " buffers"));
-  absl::StatusOr<Tensor> tensor = buffers.empty()
-                                      ? Tensor::Empty(form.shape, form.dtype)
-                                      : Tensor::FromBuffer(form.shape, form.dtype, buffers[0]);
+  absl::StatusOr<Tensor> tensor =
+      buffers.empty() ? Tensor::Empty(form.shape, form.dtype)
+                      : DecodeTensor({form.shape, form.dtype, form.NumBytes()}, buffers[0]);
   PSD_RETURN_IF_ERROR(tensor.status());
   std::optional<Promise<Tensor>> received;
   {
