@@ -1,5 +1,6 @@
 #include "core/rpc/declared_method.h"
 
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <utility>
@@ -226,6 +227,15 @@ TEST_F(DeclaredMethodTest, TheRequestCarriesTheKindAndTheDestination) {
   EXPECT_EQ(sent[1].kind, MethodKind::kMutation);
   EXPECT_EQ(sent[1].only_incarnation, 2);
   EXPECT_TRUE(sent[1].session_bound);
+}
+
+TEST(BulkTest, MoreBytesThanCanBeParsedAreRefusedUnread) {
+  const std::byte unread[1] = {};
+  Reply reply;
+  reply.payload.buffers.push_back(Buffer(nullptr, unread, size_t{1} << 31));
+  EXPECT_EQ(
+      Wire<Bulk<v1::NameRequest>>::ParseReply(reply, "test.bulk").status(),
+      absl::InvalidArgumentError("test.bulk: 2147483648 bytes; a message has at most 2147483647"));
 }
 
 // A call that was cancelled before it took effect.
