@@ -44,7 +44,10 @@ def values_of(tensor):
 
 class UnaryTest(unittest.TestCase):
     def setUp(self):
-        self.psd = Psd("--lease", "1s")
+        self.start()
+
+    def start(self, *flags, **named):
+        self.psd = Psd(*flags, **named)
         self.addCleanup(self.psd.__exit__)
         self.connect()
 
@@ -207,6 +210,7 @@ class UnaryTest(unittest.TestCase):
         self.pull("w")  # named values stay
 
     def test_contexts_end_with_the_lease(self):
+        self.start("--lease", "1s")
         session = Session(self.stub)
         session.call("NewContext", pb.NewContextRequest())
         self.assertEqual(self.status().contexts_held, 1)
@@ -223,9 +227,7 @@ class UnaryTest(unittest.TestCase):
         old = session.opened
         self.psd.process.kill()
         self.psd.wait()
-        self.psd = Psd(listen=self.psd.address)
-        self.addCleanup(self.psd.__exit__)
-        self.connect()
+        self.start(listen=self.psd.address)
         session.stub = self.stub
         self.refused(grpc.StatusCode.ABORTED, self.create, session, "late")
         new = Session(self.stub).opened
