@@ -117,6 +117,19 @@ class CallEmpty:
         pass
 
 
+class CallParked(CallEmpty):
+    """An empty call after a pause of 1 ms."""
+
+    CALLS = 200
+
+    def block(self):
+        seconds = []
+        for _ in range(self.CALLS):
+            time.sleep(0.001)
+            seconds += time_each(1, self.call)
+        return statistics.median(seconds)
+
+
 class Call64(CallEmpty):
     """Empty calls, 64 in flight; the mean time of one."""
 
@@ -464,6 +477,7 @@ def cases():
     return {
         **group_cases(),
         "call_empty": CallEmpty(),
+        "call_parked": CallParked(),
         "call_64": Call64(),
         "pull_16MiB": Pull(16, 10),
         "pull_256MiB": Pull(256, 3),

@@ -1,10 +1,14 @@
 // call_empty: an empty call, one at a time.
+// call_parked: the same with a pause of 1 ms after each, so that both ends sleep when it comes.
 // call_64: empty calls, 64 in flight.
 // The call runs the empty program. Floor: a bare gRPC unary echo.
 
 #include <atomic>
+#include <functional>
 #include <utility>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "bench/job.h"
 #include "bench/stats.h"
 #include "bench/wire_floors.h"
@@ -16,6 +20,7 @@ namespace psd::bench {
 namespace {
 
 constexpr int kSingleCalls = 1000;
+constexpr int kParkedCalls = 200;
 constexpr int kManyCalls = 6000;
 constexpr int kInFlight = 64;
 
@@ -41,14 +46,31 @@ class CallWorkload : public Workload {
 
 class CallEmpty : public CallWorkload {
  public:
+  // `pause` is the time between two calls.
+  explicit CallEmpty(absl::Duration pause) : pause_(pause) {}
+
   absl::StatusOr<std::vector<double>> RunPsd() override {
-    return TimeEach(kSingleCalls, [this] { return CallOnce(); });
+    return TimeCalls([this] { return CallOnce(); });
   }
   absl::StatusOr<std::optional<double>> RunFloor() override {
     PSD_ASSIGN_OR_RETURN(const std::vector<double> seconds,
-                         TimeEach(kSingleCalls, [this] { return floor_->Call(); }));
+                         TimeCalls([this] { return floor_->Call(); }));
     return Median(seconds);
   }
+
+ private:
+  absl::StatusOr<std::vector<double>> TimeCalls(const std::function<absl::Status()>& call) const {
+    if (pause_ == absl::ZeroDuration()) return TimeEach(kSingleCalls, call);
+    std::vector<double> all;
+    for (int i = 0; i < kParkedCalls; ++i) {
+      absl::SleepFor(pause_);
+      PSD_ASSIGN_OR_RETURN(const std::vector<double> one, TimeEach(1, call));
+      all.push_back(one[0]);
+    }
+    return all;
+  }
+
+  const absl::Duration pause_;
 };
 
 // A chain of calls, each of which starts the next one when it is answered.
@@ -120,13 +142,16 @@ std::vector<Case> CallCases() {
   empty.name = "call_empty";
   empty.unit = {"us", 1e6};
   empty.latency = true;
-  empty.make = [] { return std::make_unique<CallEmpty>(); };
+  empty.make = [] { return std::make_unique<CallEmpty>(absl::ZeroDuration()); };
+  Case parked = empty;
+  parked.name = "call_parked";
+  parked.make = [] { return std::make_unique<CallEmpty>(absl::Milliseconds(1)); };
   Case many = empty;
   many.name = "call_64";
   many.unit = {"calls/s", 1, /*rate=*/true};
   many.latency = false;
   many.make = [] { return std::make_unique<Call64>(); };
-  return {empty, many};
+  return {empty, parked, many};
 }
 
 }  // namespace psd::bench

@@ -60,10 +60,10 @@ class Memory : public Workload {
   }
 
   // Waits until the number stays the same for a while, because references are released in the
-  // background.
+  // background, and freed memory is kept for some seconds.
   absl::StatusOr<size_t> ResidentAtRest() const {
     PSD_ASSIGN_OR_RETURN(size_t bytes, job_->owner().ResidentBytes());
-    for (int same = 0; same < 5;) {
+    for (int same = 0; same < 50;) {
       absl::SleepFor(absl::Milliseconds(100));
       PSD_ASSIGN_OR_RETURN(const size_t now, job_->owner().ResidentBytes());
       same = now == bytes ? same + 1 : 0;

@@ -71,6 +71,7 @@ class HeapAllocator : public Allocator {
     if (bytes <= kMaxSmallBytes) return AllocateSmall(bytes);
     return AllocateMiddle(bytes);
   }
+  void ReleaseUnused() override { cache_->Age(); }
 
  private:
   static absl::StatusOr<std::shared_ptr<Block>> AllocateSmall(size_t bytes) {

@@ -56,6 +56,9 @@ class Allocator {
   // Returns a block of `bytes` bytes with undefined contents; zero bytes are allowed.
   // Errors: RESOURCE_EXHAUSTED naming the size, if the system has no memory or a budget is spent.
   virtual absl::StatusOr<std::shared_ptr<Block>> Allocate(size_t bytes) = 0;
+  // Gives freed memory back to the system that was kept for reuse, and that nobody has used since
+  // the previous call. May take milliseconds.
+  virtual void ReleaseUnused() {}
 };
 
 struct HeapAllocatorOptions {
@@ -63,7 +66,8 @@ struct HeapAllocatorOptions {
   // system allows them. The mapping is removed or cached when the block is freed.
   size_t map_threshold_bytes = size_t{1} << 20;
   // Upper bound on the bytes of freed mappings that are kept for reuse; using a page again costs a
-  // third of using a fresh one. With 0 every mapping goes back to the system at once.
+  // third of using a fresh one. With 0 every mapping goes back to the system at once; otherwise
+  // when it is not used (Allocator::ReleaseUnused).
   size_t cache_bytes = 0;
 };
 

@@ -278,17 +278,16 @@ std::shared_ptr<MemoryBudget> MemoryBudget::Create(size_t limit_bytes, Allocator
     small_hosted =
         KeepSmallCharges(std::make_shared<internal::SmallHosted>(meters, for_values, hosted));
   }
-  const auto account = [&](AccountKind kind, size_t limit_of_all,
-                           std::shared_ptr<Allocator> underlying) {
+  const auto account = [&](AccountKind kind, size_t limit_of_all) {
     return std::shared_ptr<MemoryAccount>(
-        new MemoryAccount(meters, kind, for_values, limit_of_all, std::move(underlying),
+        new MemoryAccount(meters, kind, for_values, limit_of_all, reused,
                           kind == AccountKind::kTransit ? small_transit : small_hosted));
   };
   std::shared_ptr<MemoryBudget> budget(new MemoryBudget);
   budget->limit_bytes_ = limit_bytes;
-  budget->hosted_ = account(AccountKind::kHosted, hosted, source(0));
-  budget->transit_ = account(AccountKind::kTransit, in_transit, reused);
-  budget->essential_ = account(AccountKind::kTransit, all, reused);
+  budget->hosted_ = account(AccountKind::kHosted, hosted);
+  budget->transit_ = account(AccountKind::kTransit, in_transit);
+  budget->essential_ = account(AccountKind::kTransit, all);
   return budget;
 }
 

@@ -42,6 +42,7 @@ class MemoryAccount : public Allocator {
 
   // Errors: RESOURCE_EXHAUSTED naming need, budget and use; the errors of the underlying allocator.
   absl::StatusOr<std::shared_ptr<Block>> Allocate(size_t bytes) override;
+  void ReleaseUnused() override { underlying_->ReleaseUnused(); }
 
   // Charges memory that comes from elsewhere. Errors: RESOURCE_EXHAUSTED, as for Allocate.
   absl::StatusOr<MemoryCharge> Charge(size_t bytes);
@@ -89,10 +90,11 @@ class MemoryBudget {
   // Returns an allocator that keeps up to `cache_bytes` of freed memory for reuse.
   using AllocatorSource = absl::FunctionRef<std::shared_ptr<Allocator>(size_t cache_bytes)>;
 
-  // A `limit_bytes` of 0 means no limit. Freed blocks in transit are kept for reuse, up to a
-  // sixteenth of the limit and at most 512 MiB, because writing to a block of fresh memory takes
-  // 50 % more time. The memory comes from allocators of `source`; without one it is ordinary
-  // process memory.
+  // A `limit_bytes` of 0 means no limit. Freed blocks are kept for reuse, up to a sixteenth of the
+  // limit and at most 512 MiB, because writing to a block of fresh memory takes 50 % more time: the
+  // buffers of messages, and the spare that a parameter reserves for each pull and frees after each
+  // step. The memory comes from an allocator of `source`; without one it is ordinary process
+  // memory.
   static std::shared_ptr<MemoryBudget> Create(size_t limit_bytes);
   static std::shared_ptr<MemoryBudget> Create(size_t limit_bytes, AllocatorSource source);
 
@@ -102,6 +104,9 @@ class MemoryBudget {
   // The account for messages in transit that must not wait. A thirty-second of the budget is
   // reserved for them, so that small calls are accepted while large transfers find no room.
   const std::shared_ptr<MemoryAccount>& essential() const { return essential_; }
+
+  // See Allocator::ReleaseUnused.
+  void ReleaseUnused() { transit_->ReleaseUnused(); }
 
  private:
   MemoryBudget() = default;

@@ -53,6 +53,10 @@ class SharedAllocator : public Allocator {
     }
     return std::make_shared<SegmentBlock>(*std::move(segment), bytes, cache_);
   }
+  void ReleaseUnused() override {
+    heap_->ReleaseUnused();
+    cache_->Age();
+  }
 
  private:
   absl::StatusOr<std::shared_ptr<SharedSegment>> SegmentOf(size_t bytes) {

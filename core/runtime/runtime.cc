@@ -61,6 +61,9 @@ int NetworkThreads() {
   return 5 + std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 2, 32);
 }
 
+// Freed memory is kept for reuse for one to two periods: longer than from one step to the next.
+constexpr absl::Duration kReusePeriod = absl::Seconds(2);
+
 absl::Duration LeftUntil(absl::Time until) {
   return std::max(until - Clock::Steady().Now(), absl::ZeroDuration());
 }
@@ -87,8 +90,9 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(RuntimeOptions options)
 }
 
 Runtime::Runtime(RuntimeOptions options) : options_(std::move(options)), ids_(NewIncarnation()) {
-  if (options_.shared_memory)
-    results_.emplace(NewWorkerAllocator(true, kKeptResultBytes, options_.logger));
+  if (!options_.shared_memory) return;
+  result_memory_ = NewWorkerAllocator(true, kKeptResultBytes, options_.logger);
+  results_.emplace(result_memory_);
 }
 
 // Large steps run on as many threads of the executor as there are cores, including the step's own.
@@ -173,7 +177,21 @@ absl::Status Runtime::Assemble() {
   status_ = std::make_unique<services::StatusService>(services::StatusService::Uses{
       *agent_, *store_, *rrefs_, *autograd_, *programs_, *options_.memory, *executor_, *peers_,
       *options_.clock, address_});
+  ReleaseUnusedLater();
   return absl::OkStatus();
+}
+
+void Runtime::ReleaseUnusedLater() {
+  timers_->RunAfter(kReusePeriod, [this] {
+    // If the executor is full, memory is in use, and the next time will do.
+    executor_
+        ->Submit([this] {
+          options_.memory->ReleaseUnused();
+          if (result_memory_ != nullptr) result_memory_->ReleaseUnused();
+        })
+        .IgnoreError();
+    ReleaseUnusedLater();
+  });
 }
 
 Runtime::~Runtime() {

@@ -171,8 +171,11 @@ class Runtime {
   explicit Runtime(RuntimeOptions options);
   absl::Status Assemble();
   Helpers StepHelpers() const;
+  // Gives memory that was kept for reuse back to the system when nothing uses it, again and again.
+  void ReleaseUnusedLater();
 
   RuntimeOptions options_;
+  std::shared_ptr<Allocator> result_memory_;  // shared with results_; null if memory is not shared
   std::optional<ResultMemoryScope> results_;  // if memory is shared
   IdSource ids_;
   std::string address_;

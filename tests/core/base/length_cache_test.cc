@@ -46,5 +46,28 @@ TEST(LengthCacheTest, ClearFreesAll) {
   EXPECT_EQ(cache.Take(100), 2);
 }
 
+TEST(LengthCacheTest, TakesWhatWasGivenLast) {
+  LengthCache<int> cache(100);
+  cache.Give(10, 1);
+  cache.Give(10, 2);
+  cache.Give(20, 3);
+  EXPECT_EQ(cache.Take(10), 2);
+  EXPECT_EQ(cache.Take(10), 1);
+  EXPECT_EQ(cache.Take(10), std::nullopt);
+}
+
+TEST(LengthCacheTest, AgeFreesWhatNobodyHasTakenSinceTheCallBefore) {
+  LengthCache<int> cache(30);
+  cache.Give(10, 1);
+  cache.Age();
+  cache.Give(20, 2);
+  cache.Age();
+  EXPECT_EQ(cache.Take(10), std::nullopt);
+  EXPECT_EQ(cache.Take(20), 2);
+  cache.Give(30, 3);  // all of the room is back
+  cache.Age();
+  EXPECT_EQ(cache.Take(30), 3);
+}
+
 }  // namespace
 }  // namespace psd

@@ -230,8 +230,14 @@ TEST(MemoryBudget, BlocksInSegmentsAreChargedLikeAllOthers) {
   const uint64_t segment = block->place().segment()->id();
   block.reset();
   EXPECT_EQ(budget->hosted()->used_bytes(), 0u);
-  // It came from transit, where freed segments are kept.
+  // Freed segments are kept, for whichever account asks next, until nobody has asked for a while.
   EXPECT_EQ((*budget->transit()->Allocate(kBytes))->place().segment()->id(), segment);
+  EXPECT_EQ((*budget->hosted()->Allocate(kBytes))->place().segment()->id(), segment);
+  budget->ReleaseUnused();
+  EXPECT_EQ((*budget->hosted()->Allocate(kBytes))->place().segment()->id(), segment);
+  budget->ReleaseUnused();
+  budget->ReleaseUnused();
+  EXPECT_NE((*budget->hosted()->Allocate(kBytes))->place().segment()->id(), segment);
 }
 
 }  // namespace
