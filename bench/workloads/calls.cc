@@ -1,9 +1,9 @@
 // call_empty: an empty call, one at a time.
 // call_parked: the same with a pause of 1 ms after each, so that both ends sleep when it comes.
-// call_64: empty calls, 64 in flight.
+// call_64: empty calls, 64 in flight; the oldest is waited for before the next one starts.
 // The call runs the empty program. Floor: a bare gRPC unary echo.
 
-#include <atomic>
+#include <deque>
 #include <functional>
 #include <utility>
 
@@ -14,7 +14,7 @@
 #include "bench/wire_floors.h"
 #include "bench/workloads/cases.h"
 #include "core/base/clock.h"
-#include "core/base/mutex.h"
+#include "core/base/future.h"
 
 namespace psd::bench {
 namespace {
@@ -73,52 +73,10 @@ class CallEmpty : public CallWorkload {
   const absl::Duration pause_;
 };
 
-// A chain of calls, each of which starts the next one when it is answered.
-class Chain {
- public:
-  Chain(Worker& worker, const Function& function, int calls)
-      : worker_(worker), function_(function), left_(calls) {}
-
-  absl::Status Run() PSD_EXCLUDES(mutex_) {
-    for (int i = 0; i < kInFlight; ++i) Next();
-    MutexLock lock(mutex_);
-    while (finished_ < kInFlight) done_.Wait(mutex_);
-    return status_;
-  }
-
- private:
-  void Next() {
-    if (left_.fetch_sub(1) <= 0) return Finish(absl::OkStatus());
-    worker_.RpcAsync(kOwner, function_, {}).OnReady([this](const absl::StatusOr<Values>& result) {
-      if (result.ok()) {
-        Next();
-      } else {
-        Finish(result.status());
-      }
-    });
-  }
-
-  void Finish(const absl::Status& status) PSD_EXCLUDES(mutex_) {
-    MutexLock lock(mutex_);
-    status_.Update(status);
-    ++finished_;
-    done_.NotifyAll();
-  }
-
-  Worker& worker_;
-  const Function& function_;
-  std::atomic<int> left_;
-  Mutex mutex_;  // leaf
-  CondVar done_;
-  int finished_ PSD_GUARDED_BY(mutex_) = 0;
-  absl::Status status_ PSD_GUARDED_BY(mutex_);
-};
-
 class Call64 : public CallWorkload {
  public:
   absl::StatusOr<std::vector<double>> RunPsd() override {
-    Chain chain(job_->worker(), empty_, kManyCalls);
-    return PerCall([&chain] { return chain.Run(); });
+    return PerCall([this] { return CallMany(); });
   }
   absl::StatusOr<std::optional<double>> RunFloor() override {
     PSD_ASSIGN_OR_RETURN(const std::vector<double> seconds,
@@ -127,6 +85,19 @@ class Call64 : public CallWorkload {
   }
 
  private:
+  absl::Status CallMany() {
+    std::deque<Future<Values>> pending;
+    for (int i = 0; i < kManyCalls; ++i) {
+      pending.push_back(job_->worker().RpcAsync(kOwner, empty_, {}));
+      if (pending.size() < size_t{kInFlight}) continue;
+      PSD_RETURN_IF_ERROR(pending.front().Wait().status());
+      pending.pop_front();
+    }
+    for (; !pending.empty(); pending.pop_front())
+      PSD_RETURN_IF_ERROR(pending.front().Wait().status());
+    return absl::OkStatus();
+  }
+
   // Runs kManyCalls calls by `all`, and returns their mean time.
   static absl::StatusOr<std::vector<double>> PerCall(const std::function<absl::Status()>& all) {
     PSD_ASSIGN_OR_RETURN(std::vector<double> seconds, TimeEach(1, all));
