@@ -116,8 +116,10 @@ Future<std::vector<Tensor>> Group::Start(Request request, const CollectiveOption
   return Results::Ready(std::move(own->inputs));
 }
 
-Future<std::vector<Tensor>> Group::StartForUser(Request request, const CollectiveOptions& options) {
-  return Start(std::move(request), options).On(state_->continuations);
+// The result is taken out on the thread that sets it, so a thread that waits for it does not wait
+// for a thread of the user's callbacks.
+Future<Tensor> Group::StartForOne(Request request, const CollectiveOptions& options) {
+  return Start(std::move(request), options).Then(First).On(state_->continuations);
 }
 
 Group::Request Group::ToBroadcast(const Tensor& tensor, int root,
@@ -149,9 +151,8 @@ absl::StatusOr<Tensor> Group::AllReduce(const Tensor& tensor, Reduction reductio
 }
 Future<Tensor> Group::AllReduceAsync(const Tensor& tensor, Reduction reduction,
                                      const CollectiveOptions& options) {
-  return StartForUser({Reducing(Operation::kAllReduce, tensor, reduction, options), {tensor}},
-                      options)
-      .Then(First);
+  return StartForOne({Reducing(Operation::kAllReduce, tensor, reduction, options), {tensor}},
+                     options);
 }
 
 absl::StatusOr<Tensor> Group::ReduceScatter(const Tensor& tensor, Reduction reduction,
@@ -162,9 +163,8 @@ absl::StatusOr<Tensor> Group::ReduceScatter(const Tensor& tensor, Reduction redu
 }
 Future<Tensor> Group::ReduceScatterAsync(const Tensor& tensor, Reduction reduction,
                                          const CollectiveOptions& options) {
-  return StartForUser({Reducing(Operation::kReduceScatter, tensor, reduction, options), {tensor}},
-                      options)
-      .Then(First);
+  return StartForOne({Reducing(Operation::kReduceScatter, tensor, reduction, options), {tensor}},
+                     options);
 }
 
 absl::StatusOr<std::vector<Tensor>> Group::AllGather(const Tensor& tensor,
@@ -173,7 +173,8 @@ absl::StatusOr<std::vector<Tensor>> Group::AllGather(const Tensor& tensor,
 }
 Future<std::vector<Tensor>> Group::AllGatherAsync(const Tensor& tensor,
                                                   const CollectiveOptions& options) {
-  return StartForUser({CallOf(Operation::kAllGather, tensor, options), {tensor}}, options);
+  return Start({CallOf(Operation::kAllGather, tensor, options), {tensor}}, options)
+      .On(state_->continuations);
 }
 
 absl::StatusOr<Tensor> Group::Broadcast(const Tensor& tensor, int root,
@@ -182,7 +183,7 @@ absl::StatusOr<Tensor> Group::Broadcast(const Tensor& tensor, int root,
 }
 Future<Tensor> Group::BroadcastAsync(const Tensor& tensor, int root,
                                      const CollectiveOptions& options) {
-  return StartForUser(ToBroadcast(tensor, root, options), options).Then(First);
+  return StartForOne(ToBroadcast(tensor, root, options), options);
 }
 
 absl::StatusOr<std::vector<Tensor>> Group::Gather(const Tensor& tensor, int root,
@@ -192,8 +193,8 @@ absl::StatusOr<std::vector<Tensor>> Group::Gather(const Tensor& tensor, int root
 }
 Future<std::vector<Tensor>> Group::GatherAsync(const Tensor& tensor, int root,
                                                const CollectiveOptions& options) {
-  return StartForUser({WithRoot(CallOf(Operation::kGather, tensor, options), root), {tensor}},
-                      options);
+  return Start({WithRoot(CallOf(Operation::kGather, tensor, options), root), {tensor}}, options)
+      .On(state_->continuations);
 }
 
 absl::StatusOr<Tensor> Group::Scatter(const std::vector<Tensor>& tensors, int root,
@@ -202,15 +203,16 @@ absl::StatusOr<Tensor> Group::Scatter(const std::vector<Tensor>& tensors, int ro
 }
 Future<Tensor> Group::ScatterAsync(const std::vector<Tensor>& tensors, int root,
                                    const CollectiveOptions& options) {
-  return StartForUser({Scattering(tensors, root, options), tensors}, options).Then(First);
+  return StartForOne({Scattering(tensors, root, options), tensors}, options);
 }
 
 absl::Status Group::Barrier(const CollectiveOptions& options) {
   return Start({CallOf(Operation::kBarrier, Tensor(), options), {}}, options).Wait().status();
 }
 Future<Unit> Group::BarrierAsync(const CollectiveOptions& options) {
-  return StartForUser({CallOf(Operation::kBarrier, Tensor(), options), {}}, options)
-      .Then([](const absl::StatusOr<std::vector<Tensor>>& met) { return met.status(); });
+  return Start({CallOf(Operation::kBarrier, Tensor(), options), {}}, options)
+      .Then([](const absl::StatusOr<std::vector<Tensor>>& met) { return met.status(); })
+      .On(state_->continuations);
 }
 
 absl::Status Group::Send(const Tensor& tensor, int to, const CollectiveOptions& options) {

@@ -181,8 +181,9 @@ class Group {
   Future<std::vector<Tensor>> Start(Request request, const CollectiveOptions& options);
   Future<Unit> StartSend(const Tensor& tensor, int to, const CollectiveOptions& options);
   Future<Tensor> StartReceive(int from, const CollectiveOptions& options);
-  // As Start. Callbacks of the result run on the worker's threads for continuations.
-  Future<std::vector<Tensor>> StartForUser(Request request, const CollectiveOptions& options);
+  // As Start, for a call with one result. Callbacks of the result run on the worker's threads for
+  // continuations.
+  Future<Tensor> StartForOne(Request request, const CollectiveOptions& options);
 
   // Returns the timeout of a call. Errors: INVALID_ARGUMENT for a negative one.
   absl::StatusOr<absl::Duration> TimeoutOf(const CollectiveOptions& options) const;

@@ -16,6 +16,12 @@ CallPlan::CallPlan(const CollectiveCall& call, int ranks, const PlanLimits& limi
   const size_t block =
       operation_ == Operation::kReduceScatter ? bytes_ / static_cast<size_t>(ranks) : bytes_;
   small_ = block <= limits.small_bytes;
+  // On the direct way a rank sends n - 1 times all bytes, otherwise n - 1 parts of them, twice. The
+  // difference is (n - 1) (n - 2) parts.
+  const auto extra_parts = static_cast<size_t>(ranks - 1) * static_cast<size_t>(ranks - 2);
+  const bool few_extra_bytes = extra_parts == 0 || bytes_ / static_cast<size_t>(ranks) <=
+                                                       limits.most_extra_bytes / extra_parts;
+  direct_ = small_ || (bytes_ <= limits.most_direct_bytes && few_extra_bytes);
 }
 
 // The parts differ by at most a cache line, and start at multiples of one.
@@ -34,7 +40,7 @@ Range CallPlan::Block(int phase, int from, int to) const {
     case Operation::kBarrier:
       return {};
     case Operation::kAllReduce:
-      if (small_) return phase == 0 ? all : Range{};
+      if (direct_) return phase == 0 ? all : Range{};
       return Part(phase == 0 ? to : from);
     case Operation::kReduceScatter: {
       const size_t block = bytes_ / static_cast<size_t>(ranks_);

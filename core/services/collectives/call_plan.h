@@ -3,10 +3,12 @@
 // Which bytes travel from which rank to which in one call of a group. Pure: every rank computes the
 // same plan from the call.
 //
-// A call has up to two phases. In phase 0 every rank sends parts of its inputs. A large all-reduce
-// is cut into one part for each rank: phase 0 brings part j of all inputs to rank j, which reduces
-// it, and phase 1 brings the reduced parts to all ranks. In a small all-reduce every rank gets all
-// inputs, and reduces them itself. Either way an element is reduced in the order of the ranks.
+// A call has up to two phases. In phase 0 every rank sends parts of its inputs. There are two ways
+// of an all-reduce. In the direct one, every rank gets all inputs, and reduces them itself. In the
+// other one, the tensor is cut into one part for each rank: phase 0 brings part j of all inputs to
+// rank j, which reduces it, and phase 1 brings the reduced parts to all ranks. The direct way takes
+// one exchange instead of two, but more than two ranks send more bytes then. Either way an element
+// is reduced in the order of the ranks.
 
 #include <cstddef>
 
@@ -28,6 +30,11 @@ struct PlanLimits {
   // The bytes that are reduced at once. Bytes that are not reduced travel in one piece, which
   // carriers cut themselves. A multiple of 64.
   size_t piece_bytes = size_t{1} << 20;
+  // An all-reduce of at most most_direct_bytes is direct if every rank sends at most
+  // most_extra_bytes more than it would otherwise. Two ranks send no more. See decision 0023 for
+  // the measurements.
+  size_t most_direct_bytes = size_t{1} << 20;
+  size_t most_extra_bytes = size_t{384} << 10;
 };
 
 // A value. Thread-compatible.
@@ -40,7 +47,7 @@ class CallPlan {
   // Whether the rank reduces pieces as they come. If not, and the call reduces, it reduces all
   // inputs when the last has come.
   bool reduces_pieces() const { return reduces_ && !small_; }
-  bool has_second_phase() const { return operation_ == Operation::kAllReduce && !small_; }
+  bool has_second_phase() const { return operation_ == Operation::kAllReduce && !direct_; }
 
   // The bytes that `from` sends `to`. In phase 0 the range is of the input of `from` (for kScatter
   // of its `to`-th input), in phase 1 of the result, in which they have the same place.
@@ -60,6 +67,7 @@ class CallPlan {
   size_t bytes_ = 0;  // of the form
   size_t piece_bytes_;
   bool small_;
+  bool direct_;  // of an all-reduce
 };
 
 }  // namespace psd::services

@@ -128,10 +128,13 @@ void CollectiveGroup::Watch() {
     if (rank == members_.rank) continue;
     const rpc::Call watch = StartMessage(kWatchRank.info, rank, rpc::PlainPayload(message),
                                          /*timeout=*/absl::ZeroDuration());
+    bool over = false;
     {
       MutexLock lock(mutex_);
-      watches_[rank] = watch;
+      over = !ledger_.failure().ok();
+      if (!over) watches_[rank] = watch;
     }
+    if (over) watch.Cancel();  // nobody would end it after Leave
     watch.reply().OnReady(
         [self = shared_from_this(), rank](const absl::StatusOr<rpc::Reply>& reply) {
           self->WatchEnded(rank, reply);

@@ -149,6 +149,7 @@ void GroupLedger::Begin(uint64_t number, Call& call, GroupEffects& effects) {
   }
   effects.push_back({GroupEffect::kTell, number});
   MakePlan(call);
+  OpenReady(number, call, effects);
 }
 
 void GroupLedger::MakePlan(Call& call) {
@@ -187,9 +188,10 @@ absl::Status GroupLedger::Heard(int from, uint64_t number, const CollectiveCall&
   Call& known = CallOf(number);
   if (std::exchange(known.peers[from].heard, true)) return Dishonest("one call, entered twice");
   ++known.heard;
+  known.peers[from].has_form = call.form.has_value();
   if (!Compare(known, number, from, call, effects)) return absl::OkStatus();
   MakePlan(known);
-  for (int rank = 0; rank < size(); ++rank) OpenIfReady(number, known, rank, effects);
+  OpenReady(number, known, effects);
   Progress(calls_.find(number), effects);
   return absl::OkStatus();
 }
@@ -202,12 +204,17 @@ void GroupLedger::Told(int rank, uint64_t number, GroupEffects& effects) {
   EraseIfOver(call);
 }
 
-// Pieces are sent only to a rank that has made the call and knows that this rank has made it. So no
-// piece comes to a rank that is not ready for it.
+// Pieces are sent only to a rank that has made the call and knows its form, so no piece comes to a
+// rank that is not ready for it. A rank that takes whatever the root gives knows the form as soon
+// as it knows that the root has made the call. Pieces may overtake the message that says so.
+void GroupLedger::OpenReady(uint64_t number, Call& call, GroupEffects& effects) {
+  for (int rank = 0; rank < size(); ++rank) OpenIfReady(number, call, rank, effects);
+}
+
 void GroupLedger::OpenIfReady(uint64_t number, Call& call, int rank, GroupEffects& effects) {
   Peer& peer = call.peers[rank];
-  if (!peer.told || !peer.heard || peer.open || !call.plan.has_value() || call.plan->is_small())
-    return;
+  if (!peer.heard || !(peer.has_form || peer.told) || peer.open) return;
+  if (!call.plan.has_value() || call.plan->is_small()) return;
   peer.open = true;
   ++call.open;
   effects.push_back({GroupEffect::kOpen, number, rank});
@@ -221,7 +228,7 @@ absl::Status GroupLedger::Arrived(int from, uint64_t number, int phase, size_t i
     return Dishonest(absl::StrCat("a piece of call ", number, " out of turn"));
   Call& call = found->second;
   Peer& peer = call.peers[from];
-  if (!peer.heard || index >= peer.arrived[phase].size() || peer.arrived[phase][index])
+  if (index >= peer.arrived[phase].size() || peer.arrived[phase][index])
     return Dishonest(absl::StrCat("piece ", index, " of call ", number));
   peer.arrived[phase][index] = true;
   --peer.pieces_left;
@@ -356,8 +363,8 @@ void GroupLedger::Expire(absl::Time now, GroupEffects& effects) {
     if (!call.entered || call.complete || now < call.deadline) continue;
     if (call.begun && IsUnclear(call.peers, rank_) && now < call.deadline + kVerdict) continue;
     // A call that waits for earlier ones fails for the reason of the oldest.
-    return call.begun ? Fail(Late(number, call), effects)
-                      : Fail(Late(floor_, calls_.at(floor_)), effects);
+    return call.begun ? Fail(Late(number, call, call.timeout), effects)
+                      : Fail(Late(floor_, calls_.at(floor_), call.timeout), effects);
   }
 }
 
@@ -367,7 +374,7 @@ void GroupLedger::Extend(absl::Time now, absl::Time until) {
   }
 }
 
-absl::Status GroupLedger::Late(uint64_t number, const Call& call) const {
+absl::Status GroupLedger::Late(uint64_t number, const Call& call, absl::Duration waited) const {
   // Late ranks of three kinds: ranks that have not made the call; ranks that have not sent their
   // data; and ranks that have not sent reduced data, perhaps because they wait for ranks of the
   // first two kinds. The error names the ranks of the first kind that is not empty.
@@ -378,8 +385,8 @@ absl::Status GroupLedger::Late(uint64_t number, const Call& call) const {
     late[!peer.heard ? 0 : Misses(peer, 0) ? 1 : 2].push_back(rank);
   }
   constexpr const char* kWhy[] = {", which was not made by ", ", for data of ", ", for sums of "};
-  std::string text = absl::StrCat(RankName(rank_), " waited ", absl::FormatDuration(call.timeout),
-                                  " in ", CallName(number, call));
+  std::string text = absl::StrCat(RankName(rank_), " waited ", absl::FormatDuration(waited), " in ",
+                                  CallName(number, call));
   int culprit = -1;
   for (int kind = 0; kind < 3 && culprit < 0; ++kind) {
     if (late[kind].empty()) continue;

@@ -103,6 +103,7 @@ class GroupLedger {
   struct Peer {
     bool heard = false;
     bool told = false;
+    bool has_form = false;         // as it has made the call
     bool open = false;             // for the pieces of a large call
     std::vector<bool> arrived[2];  // by piece, for each phase
     size_t pieces_left = 0;        // that have not come, of both phases
@@ -139,13 +140,17 @@ class GroupLedger {
   void BeginWaiting(GroupEffects& effects);
   void Begin(uint64_t number, Call& call, GroupEffects& effects);
   void MakePlan(Call& call);
+  // Opens the lines to those ranks that have become ready for pieces of the call.
+  void OpenReady(uint64_t number, Call& call, GroupEffects& effects);
   void OpenIfReady(uint64_t number, Call& call, int rank, GroupEffects& effects);
   void Progress(Calls::iterator call, GroupEffects& effects);
   void EraseIfOver(Calls::iterator call);
   bool Needs(const Call& call, int rank) const;
   std::string CallName(uint64_t number, const Call& call) const;
-  absl::Status Late(uint64_t number, const Call& call) const;
-  // INVALID_ARGUMENT becomes FAILED_PRECONDITION: to callers it means that their call did not count.
+  // The error of a call that has waited for `waited`, and whose ranks are late.
+  absl::Status Late(uint64_t number, const Call& call, absl::Duration waited) const;
+  // INVALID_ARGUMENT becomes FAILED_PRECONDITION: to callers it means that their call did not
+  // count.
   absl::Status OfGroup(absl::StatusCode code, const std::string& text, int culprit) const;
 
   const std::string name_;

@@ -9,7 +9,8 @@
 namespace psd::services {
 namespace {
 
-constexpr PlanLimits kLimits{/*small_bytes=*/256, /*piece_bytes=*/128};
+constexpr PlanLimits kLimits{/*small_bytes=*/256, /*piece_bytes=*/128,
+                             /*most_direct_bytes=*/1200, /*most_extra_bytes=*/1800};
 
 CollectiveCall Call(Operation operation, int64_t rows, int root = 0) {
   CollectiveCall call;
@@ -49,7 +50,7 @@ TEST(CallPlanTest, TheFirstTooLargeCallIsLarge) {
 
 TEST(CallPlanTest, ThePartsOfALargeAllReduceCoverTheTensorOnce) {
   for (const int ranks : {2, 3, 4, 7, 64}) {
-    for (const int64_t elements : {65, 100, 333, 1024, 5000}) {
+    for (const int64_t elements : {301, 333, 1024, 5000}) {
       SCOPED_TRACE(absl::StrCat(ranks, " ranks, ", elements));
       const CallPlan plan(Call(Operation::kAllReduce, elements), ranks, kLimits);
       ASSERT_TRUE(plan.has_second_phase());
@@ -70,6 +71,36 @@ TEST(CallPlanTest, ThePartsOfALargeAllReduceCoverTheTensorOnce) {
       EXPECT_EQ(at, static_cast<size_t>(elements) * 4);
     }
   }
+}
+
+TEST(CallPlanTest, ADirectAllReduceBringsAllPiecesOfAllInputsToAllRanks) {
+  for (const int ranks : {2, 4}) {
+    const CallPlan plan(Call(Operation::kAllReduce, 300), ranks, kLimits);
+    EXPECT_FALSE(plan.is_small());
+    EXPECT_TRUE(plan.reduces_pieces());
+    EXPECT_FALSE(plan.has_second_phase());
+    EXPECT_EQ(plan.Block(0, 1, 0).size, 1200u);
+    EXPECT_EQ(plan.Pieces(0, 1, 0), 10u);
+    ExpectPiecesCover(plan, 0, 1, 0);
+    EXPECT_EQ(plan.Pieces(1, 1, 0), 0u);
+  }
+}
+
+// On the direct way 4 ranks send 3 times 1,200 bytes, otherwise 6 times 300.
+TEST(CallPlanTest, AnAllReduceIsDirectIfThatSendsFewMoreBytes) {
+  const auto direct = [](int64_t elements, int ranks, const PlanLimits& limits) {
+    return !CallPlan(Call(Operation::kAllReduce, elements), ranks, limits).has_second_phase();
+  };
+  EXPECT_TRUE(direct(300, 4, kLimits));
+  EXPECT_FALSE(direct(300, 5, kLimits)) << "they send 2,880 bytes more";
+  EXPECT_FALSE(direct(301, 2, kLimits)) << "two ranks send no more, but the tensor is too large";
+  PlanLimits limits = kLimits;
+  limits.most_extra_bytes = 1799;
+  EXPECT_FALSE(direct(300, 4, limits));
+  limits.most_extra_bytes = 0;
+  EXPECT_TRUE(direct(300, 2, limits));
+  EXPECT_FALSE(direct(300, 3, limits));
+  EXPECT_TRUE(direct(64, 3, limits)) << "small calls are direct in any case";
 }
 
 TEST(CallPlanTest, AReduceScatterBringsEqualBlocksToTheRanks) {

@@ -176,6 +176,17 @@ TEST_F(CollectiveServiceTest, ARankThatHasLeftSaysSoToAQuestion) {
   EXPECT_THAT(std::string(left.message()), HasSubstr("rank 0 (a) has left before it sent"));
 }
 
+// A worker may be shut down while it joins. A watch that waited then would keep the group.
+TEST_F(CollectiveServiceTest, AGroupThatIsLeftBeforeItWatchesIsNotKept) {
+  const std::weak_ptr<CollectiveGroup> kept = group_;
+  group_->Leave(absl::ZeroDuration());
+  group_->Watch();
+  group_.reset();
+  const absl::Time until = absl::Now() + absl::Seconds(20);
+  while (!kept.expired() && absl::Now() < until) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_TRUE(kept.expired());
+}
+
 TEST_F(CollectiveServiceTest, AfterTheWorkersEndNoGroupIsMade) {
   a_.runtime().Shutdown(absl::ZeroDuration());
   GroupMembers members = group_->members();

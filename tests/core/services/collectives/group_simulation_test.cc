@@ -27,8 +27,9 @@
 namespace psd::services {
 namespace {
 
-// So small that a few hundred elements are several pieces.
-constexpr PlanLimits kLimits{/*small_bytes=*/64, /*piece_bytes=*/128};
+// So small that a few hundred elements are several pieces, and that all-reduces go both ways.
+constexpr PlanLimits kLimits{/*small_bytes=*/64, /*piece_bytes=*/128,
+                             /*most_direct_bytes=*/1000, /*most_extra_bytes=*/512};
 constexpr absl::Duration kTimeout = absl::Seconds(1);
 
 enum class Fault {
