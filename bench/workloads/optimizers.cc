@@ -61,7 +61,7 @@ class Parameters {
     batch.step = step_;
     batch.arrays = all.data();
     batch.count = all.size();
-    optimizer.Apply(/*device=*/nullptr, batch);
+    optimizer.Apply(/*stream=*/nullptr, batch);
     Publish();
     return absl::OkStatus();
   }
@@ -70,7 +70,7 @@ class Parameters {
   absl::Status Step(const optim::FunctionPtr& optimizer, const Helpers& helpers) {
     optim::StepSweep sweep({&optimizer, 1}, {}, parameters_.size());
     for (const kernels::OptimArrays& arrays : Begin())
-      sweep.Add(0, /*device=*/nullptr, DType::kF32, step_, arrays);
+      sweep.Add(0, /*stream=*/nullptr, DType::kF32, step_, arrays);
     PSD_RETURN_IF_ERROR(sweep.Run(helpers));
     Publish();
     return absl::OkStatus();

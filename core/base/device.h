@@ -1,6 +1,6 @@
 #pragma once
 
-// A device with memory and kernels of its own.
+// A device with memory, streams and kernels of its own.
 
 #include <cstddef>
 #include <string>
@@ -15,14 +15,21 @@
 
 namespace psd {
 
+class Stream;  // core/base/stream.h
+
 // The name of the host's own processor and memory. Wherever code holds a `Device*`, null stands for
 // the host, whose memory is read and written directly.
 inline constexpr char kCpuName[] = "cpu";
 
-// A device does its work in the order of submission, whichever thread submits it: a copy or kernel
-// sees all that was submitted before it and nothing that is submitted later. CopyOut returns when
-// its bytes have arrived; all other work may still be under way when the call returns. Thread-safe.
-// A device must outlive its blocks, which keep it alive.
+// A device works asynchronously: work is added to its streams (core/base/stream.h). Thread-safe. A
+// device must outlive its blocks, which keep it alive.
+//
+// A thread of a pool that waits for a device is inside a ScopedBlocking (core/base/executor.h), so
+// the pool goes on with other tasks.
+//
+// When work fails while it runs, the device is lost: all work that is not done then is not done
+// any more, its events pass with an error, and new work is refused. Blocks of a lost device may be
+// destroyed like others.
 class Device {
  public:
   virtual ~Device() = default;
@@ -34,20 +41,36 @@ class Device {
   // Kernels get addresses in this device's memory only.
   const KernelTable& kernels() const { return kernels_; }
 
-  // Allocates blocks whose place is this device. Operators on this device allocate their results
-  // here. A block may be freed while work that uses it is under way: only later work reuses its
-  // memory.
-  virtual Allocator& memory() = 0;
+  virtual Stream& default_stream() = 0;
+  // Adds a stream, which lives as long as the device. Errors: RESOURCE_EXHAUSTED if the device has
+  // kMaxStreams.
+  virtual absl::StatusOr<Stream*> AddStream() = 0;
 
-  // Copy `bytes` bytes from the host, to the host, and within the device's memory. When CopyIn
-  // returns, the host's bytes may be changed or freed. The ranges must not overlap. Errors:
-  // UNAVAILABLE naming the device if it is lost.
+  // Allocates blocks whose place is this device, on the CurrentStream of the thread. Operators on
+  // this device allocate their results here. A block may be freed while work of its stream that
+  // uses it is under way: only later work reuses its memory.
+  virtual Allocator& memory() = 0;
+  // Allocates host memory for the copies of streams, within a budget of its own.
+  // Errors: RESOURCE_EXHAUSTED naming the device, the need, the budget and the use.
+  virtual Allocator& pinned_memory() = 0;
+  // The bytes that all blocks of the device may have together, and those that they have. A block
+  // counts from its allocation until it is destroyed.
+  virtual size_t budget_bytes() const = 0;
+  virtual size_t used_bytes() const = 0;
+
+  // Copy `bytes` bytes from the host, to the host, and within the device's memory, as work of the
+  // CurrentStream of the thread. The host's bytes may be in any memory. When CopyIn returns, they
+  // may be changed or freed; when CopyOut returns, they have arrived. The ranges must not overlap.
+  // Errors: UNAVAILABLE naming the device if it is lost.
   virtual absl::Status CopyIn(std::byte* to, const std::byte* from, size_t bytes) = 0;
   virtual absl::Status CopyOut(std::byte* to, const std::byte* from, size_t bytes) = 0;
   virtual absl::Status CopyWithin(std::byte* to, const std::byte* from, size_t bytes) = 0;
 
-  // Waits until all work submitted so far is done. Returns the error of the first work that failed.
+  // Waits until all work that was added to any stream so far is done. Returns the error of the
+  // first work that failed.
   virtual absl::Status Synchronize() = 0;
+  // Returns OK, or for a lost device UNAVAILABLE naming it and the reason.
+  virtual absl::Status health() const = 0;
 
  protected:
   Device(std::string name, KernelTable kernels)
@@ -57,6 +80,9 @@ class Device {
   const std::string name_;
   const KernelTable kernels_;
 };
+
+// The most streams of one device.
+inline constexpr size_t kMaxStreams = 32;
 
 // Returns the name of `device`; "cpu" if it is null.
 absl::string_view DeviceName(const Device* device);

@@ -12,14 +12,13 @@
 
 namespace psd {
 
-class Device;  // core/base/device.h
+class Stream;  // core/base/stream.h
 
 // The name of a kernel together with its signature. The signature is a function type whose first
-// parameter is the Device* that runs the kernel; it is null for the CPU, whose kernels run on the
-// calling thread. The name is that of the operator or optimizer, as errors print it. `slot` is the
-// kernel's index in the tables. Each kernel of the program has a slot of its own, so that a lookup
-// is one load.
-// the program has another one, so that a lookup is one load.
+// parameter is the Stream* to which the kernel is added; it is null for the host, whose kernels run
+// on the calling thread. The name is that of the operator or optimizer, as errors print it. `slot`
+// is the kernel's index in the tables. Each kernel of the program has a slot of its own, so that a
+// lookup is one load.
 template <typename Signature>
 struct KernelName {
   static_assert(std::is_function_v<Signature>);

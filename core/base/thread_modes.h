@@ -9,8 +9,11 @@
 
 namespace psd {
 
+class Stream;  // core/base/stream.h
+
 struct ThreadModes {
   bool grad_enabled = true;  // see NoGradGuard
+  Stream* stream = nullptr;  // see StreamScope
 };
 inline thread_local ThreadModes thread_modes;
 

@@ -18,6 +18,7 @@
 #include "core/base/result_memory.h"
 #include "core/base/small_charges.h"
 #include "core/base/small_memory.h"
+#include "core/base/stream.h"
 #include "core/tensor/strided_copy.h"
 #include "kernels/convert.h"
 #include "kernels/strided.h"
@@ -428,8 +429,8 @@ absl::StatusOr<Tensor> Tensor::CloneThere(Allocator* allocator) const {
     return dense.Clone(allocator);
   }
   PSD_ASSIGN_OR_RETURN(StridedCopyKernel* const kernel, KernelOf(kStridedCopy, *device()));
-  kernel(device(), address(), shape().extents().data(), strides().data(), rank(), ItemSize(dtype()),
-         copy.mutable_address());
+  kernel(CurrentStream(device()), address(), shape().extents().data(), strides().data(), rank(),
+         ItemSize(dtype()), copy.mutable_address());
   return copy;
 }
 

@@ -8,6 +8,7 @@
 
 #include "core/base/device.h"
 #include "core/base/shared_segment.h"
+#include "core/base/stream.h"
 #include "core/device/emulated/emulated_device.h"
 #include "core/tensor/ops/cast.h"
 #include "core/tensor/ops/elementwise.h"
@@ -112,6 +113,26 @@ TEST_P(DeviceTensorTest, ReductionsAndRowsRunThere) {
     EXPECT_EQ(pairs[i].first->device(), device_.get()) << i;
     EXPECT_TRUE(ops::Equal(*pairs[i].first->ToHost(), *pairs[i].second)) << i;
   }
+}
+
+// With seed 0, a stream runs nothing that nobody waits for.
+TEST_P(DeviceTensorTest, OperatorsRunOnTheStreamOfTheThread) {
+  Stream& other = **device_->AddStream();
+  const Tensor a = There(Row({1, 2, 3}));
+  const Tensor on_default = *ops::Neg(a);
+  const std::shared_ptr<Event> behind = *device_->default_stream().Record();
+  ASSERT_TRUE(other.AlsoUses(*a.block()).ok());
+  {
+    const StreamScope scope(other);
+    EXPECT_EQ(CurrentStream(device_.get()), &other);
+    EXPECT_EQ(CurrentStream(devices_[1].get()), &devices_[1]->default_stream());
+    EXPECT_EQ(CurrentStream(nullptr), nullptr);
+    const Tensor sum = *ops::Add(*ops::Mul(a, 2), *a.Clone());
+    EXPECT_TRUE(ops::Equal(*sum.ToHost(), Row({3, 6, 9})));
+  }
+  if (GetParam() == 0) EXPECT_FALSE(behind->passed());
+  EXPECT_EQ(CurrentStream(device_.get()), &device_->default_stream());
+  EXPECT_TRUE(ops::Equal(*on_default.ToHost(), Row({-1, -2, -3})));
 }
 
 // The operators that this device does not have, each with its error.

@@ -10,7 +10,9 @@
 #include "core/base/device.h"
 #include "core/base/kernel_table.h"
 #include "core/base/status.h"
+#include "core/base/stream.h"
 #include "core/device/emulated/device_array.h"
+#include "core/device/emulated/emulated_stream.h"
 #include "core/optim/dense/optim_kernels.h"
 #include "core/tensor/ops/kernels.h"
 #include "core/tensor/strided_copy.h"
@@ -18,15 +20,14 @@
 namespace psd::testing {
 namespace {
 
-// Adds a kernel to the default stream. The kernels of a table cannot return an error, so a device
-// that refuses one is lost, which Synchronize reports.
+// Adds a kernel to the stream. The kernels of a table cannot return an error, so a device that
+// refuses one is lost, which the stream's next event reports.
 template <typename Body, typename... Arguments>
-void Launch(Device* device, const char* kernel, size_t count, Body body, Arguments... arguments) {
-  auto& emulated = static_cast<EmulatedDevice&>(*device);
+void Launch(Stream* stream, const char* kernel, size_t count, Body body, Arguments... arguments) {
   const absl::Status added =
-      emulated.default_stream().Launch(kernel, count, body, std::move(arguments)...);
+      static_cast<EmulatedStream*>(stream)->Launch(kernel, count, body, std::move(arguments)...);
   PSD_CHECK(!absl::IsInvalidArgument(added), added.message());
-  if (!added.ok()) emulated.Lose(added.message());
+  if (!added.ok()) static_cast<EmulatedDevice&>(stream->device()).Lose(added.message());
 }
 
 template <typename T>
@@ -40,9 +41,9 @@ DeviceArray<T> Out(void* address, size_t size) {
 
 // The bytes from `address` to the end of its block, for kernels that are not told how many they
 // may use.
-DeviceArray<std::byte> Rest(Device* device, const void* address) {
+DeviceArray<std::byte> Rest(Stream* stream, const void* address) {
   return {static_cast<std::byte*>(const_cast<void*>(address)),
-          static_cast<EmulatedDevice&>(*device).BytesToEnd(address)};
+          static_cast<EmulatedDevice&>(stream->device()).BytesToEnd(address)};
 }
 
 void CheckF32(DType dtype) {
@@ -88,7 +89,7 @@ struct StridedCopyBody {
   }
 };
 
-void StridedCopy(Device* device, const std::byte* from, const int64_t* extents,
+void StridedCopy(Stream* stream, const std::byte* from, const int64_t* extents,
                  const int64_t* strides, int rank, size_t item_bytes, std::byte* to) {
   const Loop loop{{extents, extents + rank}};
   const size_t count = loop.count();
@@ -97,7 +98,7 @@ void StridedCopy(Device* device, const std::byte* from, const int64_t* extents,
   const auto [lowest, highest] = loop.Range(steps);
   const std::byte* const begin = from + lowest * static_cast<int64_t>(item_bytes);
   const size_t bytes = static_cast<size_t>(highest - lowest + 1) * item_bytes;
-  Launch(device, "StridedCopy", count, StridedCopyBody(), In<std::byte>(begin, bytes), lowest, loop,
+  Launch(stream, "StridedCopy", count, StridedCopyBody(), In<std::byte>(begin, bytes), lowest, loop,
          steps, item_bytes, Out<std::byte>(to, count * item_bytes));
 }
 
@@ -116,14 +117,14 @@ std::vector<int64_t> ListOf(absl::Span<const int64_t> numbers) {
 }
 
 template <typename Op>
-void Binary(Device* device, const ops::BinaryRun& run) {
+void Binary(Stream* stream, const ops::BinaryRun& run) {
   CheckF32(run.dtype);
   const Loop loop{ListOf(run.extents)};
   const std::vector<int64_t> a_steps = ListOf(run.a_steps), b_steps = ListOf(run.b_steps);
   const auto array = [&](const std::byte* address, const std::vector<int64_t>& steps) {
     return In<float>(address, static_cast<size_t>(loop.Range(steps).second) + 1);
   };
-  Launch(device, "Binary", loop.count(), BinaryBody<Op>(), array(run.a, a_steps), a_steps,
+  Launch(stream, "Binary", loop.count(), BinaryBody<Op>(), array(run.a, a_steps), a_steps,
          array(run.b, b_steps), b_steps, loop, Out<float>(run.out, loop.count()));
 }
 
@@ -136,9 +137,9 @@ struct UnaryBody {
 };
 
 template <typename Op>
-void Unary(Device* device, DType dtype, const std::byte* x, std::byte* out, size_t count) {
+void Unary(Stream* stream, DType dtype, const std::byte* x, std::byte* out, size_t count) {
   CheckF32(dtype);
-  Launch(device, "Unary", count, UnaryBody<Op>(), In<float>(x, count), Out<float>(out, count));
+  Launch(stream, "Unary", count, UnaryBody<Op>(), In<float>(x, count), Out<float>(out, count));
 }
 
 struct ReluOf {
@@ -152,10 +153,10 @@ struct ReluGradientBody {
   }
 };
 
-void ReluGradient(Device* device, DType dtype, const std::byte* y, const std::byte* g,
+void ReluGradient(Stream* stream, DType dtype, const std::byte* y, const std::byte* g,
                   std::byte* out, size_t count) {
   CheckF32(dtype);
-  Launch(device, "ReluGradient", count, ReluGradientBody(), In<float>(y, count),
+  Launch(stream, "ReluGradient", count, ReluGradientBody(), In<float>(y, count),
          In<float>(g, count), Out<float>(out, count));
 }
 
@@ -170,11 +171,11 @@ struct SumBody {
   }
 };
 
-void Sum(Device* device, DType dtype, const std::byte* x, const ops::AroundAxis& around,
+void Sum(Stream* stream, DType dtype, const std::byte* x, const ops::AroundAxis& around,
          std::byte* out) {
   CheckF32(dtype);
   const size_t count = around.outer * around.inner;
-  Launch(device, "Sum", count, SumBody(), In<float>(x, count * around.length), around,
+  Launch(stream, "Sum", count, SumBody(), In<float>(x, count * around.length), around,
          Out<float>(out, count));
 }
 
@@ -185,10 +186,10 @@ struct CastBody {
   }
 };
 
-void Cast(Device* device, DType from, const std::byte* x, DType to, std::byte* out, size_t count) {
+void Cast(Stream* stream, DType from, const std::byte* x, DType to, std::byte* out, size_t count) {
   CheckF32(from);
   PSD_CHECK(to == DType::kF64, "this device casts to f64");
-  Launch(device, "Cast", count, CastBody(), In<float>(x, count), Out<double>(out, count));
+  Launch(stream, "Cast", count, CastBody(), In<float>(x, count), Out<double>(out, count));
 }
 
 struct GatherRowsBody {
@@ -199,9 +200,9 @@ struct GatherRowsBody {
   }
 };
 
-void GatherRows(Device* device, const std::byte* table, size_t row_bytes, const int64_t* ids,
+void GatherRows(Stream* stream, const std::byte* table, size_t row_bytes, const int64_t* ids,
                 size_t count, std::byte* out) {
-  Launch(device, "GatherRows", count, GatherRowsBody(), Rest(device, table), row_bytes,
+  Launch(stream, "GatherRows", count, GatherRowsBody(), Rest(stream, table), row_bytes,
          In<int64_t>(ids, count), Out<std::byte>(out, count * row_bytes));
 }
 
@@ -214,9 +215,9 @@ struct ScatterRowsBody {
   }
 };
 
-void ScatterRows(Device* device, std::byte* table, size_t row_bytes, const int64_t* ids,
+void ScatterRows(Stream* stream, std::byte* table, size_t row_bytes, const int64_t* ids,
                  size_t count, const std::byte* rows) {
-  Launch(device, "ScatterRows", count, ScatterRowsBody(), Rest(device, table), row_bytes,
+  Launch(stream, "ScatterRows", count, ScatterRowsBody(), Rest(stream, table), row_bytes,
          In<int64_t>(ids, count), In<std::byte>(rows, count * row_bytes));
 }
 
@@ -283,9 +284,9 @@ struct SgdBody {
   }
 };
 
-void Sgd(Device* device, const kernels::SgdOptions& options, const kernels::OptimBatch& batch) {
+void Sgd(Stream* stream, const kernels::SgdOptions& options, const kernels::OptimBatch& batch) {
   PSD_CHECK(options.momentum == 0, "this device steps without momentum");
-  Launch(device, "sgd", batch.count, SgdBody(), AllStepped(batch), Terms(batch), options);
+  Launch(stream, "sgd", batch.count, SgdBody(), AllStepped(batch), Terms(batch), options);
 }
 
 struct AdamBody {
@@ -308,10 +309,10 @@ struct AdamBody {
   }
 };
 
-void Adam(Device* device, const kernels::AdamOptions& options, const kernels::OptimBatch& batch) {
+void Adam(Stream* stream, const kernels::AdamOptions& options, const kernels::OptimBatch& batch) {
   PSD_CHECK(!options.amsgrad && options.weight_decay == 0 && !options.maximize,
             "this device steps with the plain formula");
-  Launch(device, "adam", batch.count, AdamBody(), AllStepped(batch), Terms(batch), options);
+  Launch(stream, "adam", batch.count, AdamBody(), AllStepped(batch), Terms(batch), options);
 }
 
 KernelTable TestKernels() {

@@ -54,7 +54,7 @@ class EmulatedDevice::DefaultMemory : public Allocator {
   explicit DefaultMemory(EmulatedDevice& device)
       : device_(device), place_(MemoryPlace::On(device)) {}
   absl::StatusOr<std::shared_ptr<Block>> Allocate(size_t bytes) override {
-    return device_.default_stream().Allocate(bytes);
+    return CurrentStream(&device_)->Allocate(bytes);
   }
   const MemoryPlace& place() const { return place_; }
 
@@ -93,7 +93,7 @@ absl::StatusOr<std::vector<std::shared_ptr<EmulatedDevice>>> EmulatedDevice::Cre
 EmulatedDevice::EmulatedDevice(std::string name, const EmulatedDeviceOptions& options,
                                QuietPtr<StreamScheduler> scheduler,
                                std::unique_ptr<DeviceArena> arena)
-    : StreamDevice(std::move(name), options.kernels),
+    : Device(std::move(name), options.kernels),
       budget_bytes_(options.budget_bytes),
       most_blocks_(options.most_blocks),
       scheduler_(std::move(scheduler)),
@@ -109,20 +109,24 @@ EmulatedDevice::~EmulatedDevice() {
   scheduler_->WaitForAll();
 }
 
+EmulatedStream& EmulatedDevice::Here() {
+  return static_cast<EmulatedStream&>(*CurrentStream(this));
+}
+
 Allocator& EmulatedDevice::memory() {
   return *memory_;
 }
 
 absl::Status EmulatedDevice::CopyIn(std::byte* to, const std::byte* from, size_t bytes) {
-  return default_stream_->CopyInAndWait(to, from, bytes);
+  return Here().CopyInAndWait(to, from, bytes);
 }
 
 absl::Status EmulatedDevice::CopyOut(std::byte* to, const std::byte* from, size_t bytes) {
-  return default_stream_->CopyOutAndWait(to, from, bytes);
+  return Here().CopyOutAndWait(to, from, bytes);
 }
 
 absl::Status EmulatedDevice::CopyWithin(std::byte* to, const std::byte* from, size_t bytes) {
-  return default_stream_->CopyFrom(to, *this, from, bytes);
+  return Here().CopyFrom(to, *this, from, bytes);
 }
 
 absl::Status EmulatedDevice::Synchronize() {

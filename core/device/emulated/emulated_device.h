@@ -14,14 +14,15 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "core/base/buffer.h"
+#include "core/base/device.h"
 #include "core/base/kernel_table.h"
 #include "core/base/mutex.h"
+#include "core/base/stream.h"
 #include "core/device/emulated/device_arena.h"
 #include "core/device/emulated/emulated_stream.h"
 #include "core/device/emulated/pinned_memory.h"
 #include "core/device/emulated/quiet_ptr.h"
 #include "core/device/emulated/stream_scheduler.h"
-#include "core/device/stream_device.h"
 #include "core/device/stream_pool.h"
 
 namespace psd {
@@ -42,7 +43,7 @@ struct EmulatedDeviceOptions {
 // (StreamScheduler), so a missing event gives a wrong result with some seeds and a report of
 // ThreadSanitizer. Memory that was allocated and not written reads as NaN. Faults happen on
 // request.
-class EmulatedDevice : public StreamDevice, public std::enable_shared_from_this<EmulatedDevice> {
+class EmulatedDevice : public Device, public std::enable_shared_from_this<EmulatedDevice> {
  public:
   // Returns `count` devices, "emu:0", "emu:1" and so on, whose streams may wait for each other's
   // events. Errors: INVALID_ARGUMENT if there is no device to make, or the options ask for more
@@ -97,6 +98,8 @@ class EmulatedDevice : public StreamDevice, public std::enable_shared_from_this<
                  emulated::QuietPtr<emulated::StreamScheduler> scheduler,
                  std::unique_ptr<emulated::DeviceArena> arena);
   absl::StatusOr<EmulatedStream*> NewStream();
+  // The stream for work of this thread.
+  EmulatedStream& Here();
   absl::StatusOr<std::shared_ptr<Block>> Allocate(uint32_t stream, size_t bytes);
   absl::StatusOr<StreamPool::Part> Take(uint32_t stream, size_t bytes);
   void Free(const std::byte* address);

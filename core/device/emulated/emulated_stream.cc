@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/device.h"
 #include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/base/tsan.h"
@@ -71,7 +72,7 @@ class EmulatedEvent : public Event {
 };
 
 // Returns `other` as an emulated device if `scheduler` runs its streams. Otherwise null.
-EmulatedDevice* Related(StreamDevice& other, const StreamScheduler& scheduler) {
+EmulatedDevice* Related(Device& other, const StreamScheduler& scheduler) {
   auto* const emulated = dynamic_cast<EmulatedDevice*>(&other);
   return emulated != nullptr && &emulated->scheduler() == &scheduler ? emulated : nullptr;
 }
@@ -81,7 +82,7 @@ EmulatedDevice* Related(StreamDevice& other, const StreamScheduler& scheduler) {
 EmulatedStream::EmulatedStream(EmulatedDevice& device, uint32_t number, std::string name)
     : Stream(std::move(name)), device_(device), number_(number) {}
 
-StreamDevice& EmulatedStream::device() const {
+Device& EmulatedStream::device() const {
   return device_;
 }
 
@@ -136,8 +137,8 @@ absl::Status EmulatedStream::CopyOut(std::byte* pinned, const std::byte* from, s
   });
 }
 
-absl::Status EmulatedStream::CopyFrom(std::byte* to, StreamDevice& from_device,
-                                      const std::byte* from, size_t bytes) {
+absl::Status EmulatedStream::CopyFrom(std::byte* to, Device& from_device, const std::byte* from,
+                                      size_t bytes) {
   EmulatedDevice* const source = Related(from_device, device_.scheduler());
   if (source == nullptr)
     return WithRemedy(

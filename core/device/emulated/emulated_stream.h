@@ -16,8 +16,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "core/base/buffer.h"
+#include "core/base/stream.h"
 #include "core/device/emulated/device_array.h"
-#include "core/device/stream_device.h"
 #include "core/device/stream_pool.h"
 
 namespace psd {
@@ -30,14 +30,14 @@ class EmulatedStream : public Stream {
   // `number` is that of the scheduler.
   EmulatedStream(EmulatedDevice& device, uint32_t number, std::string name);
 
-  StreamDevice& device() const override;
+  Device& device() const override;
   absl::StatusOr<std::shared_ptr<Event>> Record() override;
   absl::Status WaitFor(const std::shared_ptr<Event>& event) override;
   absl::StatusOr<std::shared_ptr<Block>> Allocate(size_t bytes) override;
   absl::Status AlsoUses(const Block& block) override;
   absl::Status CopyIn(std::byte* to, const std::byte* pinned, size_t bytes) override;
   absl::Status CopyOut(std::byte* pinned, const std::byte* from, size_t bytes) override;
-  absl::Status CopyFrom(std::byte* to, StreamDevice& from_device, const std::byte* from,
+  absl::Status CopyFrom(std::byte* to, Device& from_device, const std::byte* from,
                         size_t bytes) override;
 
   // Adds an operation called `kernel` that calls body(i, arguments...) for each i below `count`, in

@@ -54,13 +54,13 @@ class KernelOptimizer : public FunctionalOptimizer {
     return NotOnDevice(spec_.type, device);
   }
 
-  void Apply(Device* device, const kernels::OptimBatch& batch) const override {
+  void Apply(Stream* stream, const kernels::OptimBatch& batch) const override {
     kernels::OptimBatch call = batch;
     call.stochastic_rounding = stochastic_rounding_;
     for (size_t first = 0; first < batch.count; first += kBatchArrays) {
       call.arrays = batch.arrays + first;
       call.count = std::min(kBatchArrays, batch.count - first);
-      kernel_.run(device, call);
+      kernel_.run(stream, call);
     }
   }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/base/device.h"
+#include "core/base/stream.h"
 #include "core/optim/dense/optim_kernels.h"
 #include "core/optim/functional/functional_optimizer.h"
 #include "core/optim/functional/option_table.h"
@@ -29,15 +30,16 @@ struct Kernel {
   // Returns whether `device`, which is not the CPU, has the kernel.
   std::function<bool(const Device& device)> is_on;
   // Steps any number of arrays that have the same type and step number. Thread-safe. Requires:
-  // is_on(*device), or `device` is null, which means the CPU.
-  std::function<void(Device* device, const kernels::OptimBatch&)> run;
+  // is_on() of the stream's device, or `stream` is null, which means the CPU.
+  std::function<void(Stream* stream, const kernels::OptimBatch&)> run;
 };
 template <typename Options>
 Kernel BindKernel(const OptimKernelName<Options>& name, const Options& options) {
   OptimKernel<Options>* const cpu = CpuOptimKernels().Find(name);
   return {[name](const Device& device) { return device.kernels().Find(name) != nullptr; },
-          [name, options, cpu](Device* device, const kernels::OptimBatch& batch) {
-            (device == nullptr ? cpu : device->kernels().Find(name))(device, options, batch);
+          [name, options, cpu](Stream* stream, const kernels::OptimBatch& batch) {
+            (stream == nullptr ? cpu : stream->device().kernels().Find(name))(stream, options,
+                                                                              batch);
           }};
 }
 

@@ -5,7 +5,7 @@ namespace {
 
 // Wraps a kernel of the CPU in a function with the signature of the table.
 template <typename Options, void (*kernel)(const Options&, const kernels::OptimBatch&)>
-void OnCpu(Device* /*cpu*/, const Options& options, const kernels::OptimBatch& batch) {
+void OnCpu(Stream* /*host*/, const Options& options, const kernels::OptimBatch& batch) {
   kernel(options, batch);
 }
 

@@ -1,8 +1,8 @@
 #pragma once
 
 // The names and signatures of the optimizers' kernels. Each device has a table with the kernels
-// that it offers; the CPU's table has all of them. Addresses in a batch are in the memory of the
-// kernel's device.
+// that it offers; the CPU's table has all of them. A kernel is added to a stream, null for the CPU;
+// addresses in a batch are in the memory of the stream's device.
 
 #include "core/base/kernel_table.h"
 #include "kernels/optim/adadelta.h"
@@ -18,7 +18,7 @@ namespace psd::optim {
 
 // Steps all arrays of the batch. Must be thread-safe.
 template <typename Options>
-using OptimKernel = void(Device* device, const Options& options, const kernels::OptimBatch& batch);
+using OptimKernel = void(Stream* stream, const Options& options, const kernels::OptimBatch& batch);
 template <typename Options>
 using OptimKernelName = KernelName<OptimKernel<Options>>;
 

@@ -12,6 +12,7 @@
 
 namespace psd {
 class Device;
+class Stream;
 }  // namespace psd
 
 namespace psd::optim {
@@ -43,13 +44,14 @@ class FunctionalOptimizer {
   // Errors: UNIMPLEMENTED, naming the type and the device, for a device (null for the CPU) that
   // cannot step. Unless a type overrides this, it works on the CPU only.
   virtual absl::Status CheckDevice(const Device* device) const;
-  // Takes one step of all arrays of `batch`. Their addresses are in the memory of `device`; null
-  // means the CPU. An array may be a part of a parameter. The other parts of the parameter may be
-  // in other batches, which other threads step at the same time; the result does not depend on the
-  // division. `stochastic_rounding` is not set in `batch`: it is an option. Cannot fail, because
-  // everything was checked before. A device may still be at work when this returns;
-  // Device::Synchronize waits for it and reports its failure.
-  virtual void Apply(Device* device, const kernels::OptimBatch& batch) const = 0;
+  // Takes one step of all arrays of `batch`, as work of `stream`; null means the CPU and the
+  // calling thread. The addresses are in the memory of the stream's device. An array may be a part
+  // of a parameter. The other parts of the parameter may be in other batches, which other threads
+  // step at the same time; the result does not depend on the division. `stochastic_rounding` is not
+  // set in `batch`: it is an option. Cannot fail, because everything was checked before. A device
+  // may still be at work when this returns; an event of the stream tells when it is done, and
+  // reports its failure.
+  virtual void Apply(Stream* stream, const kernels::OptimBatch& batch) const = 0;
   // Returns the part that steps rows and takes sparse gradients; null if there is none.
   virtual const RowOptimizer* rows() const { return nullptr; }
 };

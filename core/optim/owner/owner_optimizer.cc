@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/remedy.h"
 #include "core/base/status.h"
+#include "core/base/stream.h"
 #include "core/optim/functional/row_optimizer.h"
 #include "core/optim/owner/parameter_groups.h"
 #include "core/optim/owner/step_batch.h"
@@ -373,8 +374,8 @@ absl::Status OwnerOptimizer::RunKernelsWhere(store::Changing changing, const Ste
     PSD_ASSIGN_OR_RETURN(const bool begun,
                          parameter.BeginStep(changing, plan.gradients[i], arrays));
     if (begun) {
-      sweep.Add(parameter.group(), parameter.device(), parameter.dtype(), parameter.steps(),
-                arrays);
+      sweep.Add(parameter.group(), CurrentStream(parameter.device()), parameter.dtype(),
+                parameter.steps(), arrays);
     } else {
       RowArrays& rows = alone.emplace_back(Alone{i, {}}).rows;
       rows.table = versions.current;

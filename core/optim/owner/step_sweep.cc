@@ -2,13 +2,14 @@
 
 #include <algorithm>
 
+#include "core/base/device.h"
 #include "core/base/status.h"
 
 namespace psd::optim {
 
 void StepSweep::Work::Add(const Call& call, const kernels::OptimArrays& added) {
   const auto is_like = [&call](const Call& other) {
-    return other.device == call.device && other.batch.type == call.batch.type &&
+    return other.stream == call.stream && other.batch.type == call.batch.type &&
            other.batch.step == call.batch.step;
   };
   if (calls.empty() || !is_like(calls.back())) {
@@ -26,7 +27,7 @@ void StepSweep::Work::Run() const {
     kernels::OptimBatch batch = call.batch;
     batch.arrays = next;
     next += batch.count;
-    function->Apply(call.device, batch);
+    function->Apply(call.stream, batch);
   }
 }
 
@@ -40,20 +41,20 @@ StepSweep::StepSweep(absl::Span<const FunctionPtr> functions, const StepTerms& t
   }
 }
 
-void StepSweep::Add(size_t group, Device* device, DType dtype, int64_t step,
+void StepSweep::Add(size_t group, Stream* stream, DType dtype, int64_t step,
                     const kernels::OptimArrays& arrays) {
-  call_.device = device;
+  call_.stream = stream;
   call_.batch.type = OptimTypeOf(dtype);
   call_.batch.step = step;
   groups_[group].Add(call_, arrays);
   elements_ += arrays.size;
-  if (device != nullptr) devices_.insert(device);
+  if (stream != nullptr) streams_.insert(stream);
 }
 
 absl::Status StepSweep::Run(const Helpers& helpers) const {
   RunKernels(helpers);
   absl::Status done;
-  for (Device* device : devices_) done.Update(device->Synchronize());
+  for (Stream* stream : streams_) done.Update(stream->device().Synchronize());
   return done;
 }
 

@@ -11,8 +11,8 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "core/base/device.h"
 #include "core/base/parallel_for.h"
+#include "core/base/stream.h"
 #include "core/optim/functional/functional_optimizer.h"
 #include "core/optim/options/option_groups.h"
 #include "core/optim/steps/step_request.h"
@@ -34,10 +34,10 @@ class StepSweep {
   // `parameters` is the expected number of arrays.
   StepSweep(absl::Span<const FunctionPtr> functions, const StepTerms& terms, size_t parameters);
 
-  // Adds the arrays of a whole parameter of `group`, which is on `device` (null for the CPU) and
-  // takes its step number `step`. `arrays` is copied; the memory that it points to must outlive
-  // Run. Neighbours with equal device, dtype and step number are stepped by one call.
-  void Add(size_t group, Device* device, DType dtype, int64_t step,
+  // Adds the arrays of a whole parameter of `group`, which takes its step number `step` as work of
+  // `stream`, null for the CPU. `arrays` is copied; the memory that it points to must outlive Run.
+  // Neighbours with equal stream, dtype and step number are stepped by one call.
+  void Add(size_t group, Stream* stream, DType dtype, int64_t step,
            const kernels::OptimArrays& arrays);
 
   // Applies everything that was added, on this thread and on `helpers`, and returns when all of it
@@ -48,7 +48,7 @@ class StepSweep {
  private:
   // One call of a function.
   struct Call {
-    Device* device;
+    Stream* stream;
     kernels::OptimBatch batch;  // without the address of its arrays
   };
   // Arrays that one thread steps by one function.
@@ -73,7 +73,7 @@ class StepSweep {
   Call call_ = {};            // for the arrays that are added now
   std::vector<Work> groups_;  // one for each group
   size_t elements_ = 0;
-  absl::flat_hash_set<Device*> devices_;  // the devices other than the CPU
+  absl::flat_hash_set<Stream*> streams_;
 };
 
 }  // namespace psd::optim

@@ -31,7 +31,7 @@ class RowsOnlyOptimizer : public FunctionalOptimizer {
                      " steps rows, not dense parameters: create the value as rows, or "
                      "step it with another optimizer"));
   }
-  void Apply(Device*, const kernels::OptimBatch&) const override {
+  void Apply(Stream*, const kernels::OptimBatch&) const override {
     PSD_CHECK(false, "a dense parameter was refused before");
   }
 

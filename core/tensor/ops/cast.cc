@@ -15,7 +15,7 @@ absl::StatusOr<Tensor> Cast(const Tensor& x, DType dtype, Allocator* allocator) 
                                        ? Tensor::EmptyBeside(dense, x.shape(), dtype)
                                        : Tensor::Empty(x.shape(), dtype, allocator));
   if (!AreTogether(dense, out)) return MixedDevices(kCast.name, dense.device(), out.device());
-  kernel(dense.device(), x.dtype(), dense.address(), dtype, out.mutable_address(),
+  kernel(StreamFor(dense), x.dtype(), dense.address(), dtype, out.mutable_address(),
          static_cast<size_t>(x.NumElements()));
   return out;
 }

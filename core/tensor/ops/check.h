@@ -7,6 +7,7 @@
 #include "absl/strings/string_view.h"
 #include "core/base/device.h"
 #include "core/base/status.h"
+#include "core/base/stream.h"
 #include "core/tensor/dtype.h"
 #include "core/tensor/ops/kernels.h"
 #include "core/tensor/tensor.h"
@@ -58,6 +59,11 @@ template <typename Signature>
 absl::StatusOr<Signature*> KernelFor(const KernelName<Signature>& name, const Tensor& x) {
   if (x.OnHost()) return CpuKernels().Find(name);
   return KernelOf(name, *x.device());
+}
+
+// Returns the stream for a kernel of KernelFor(..., x); null if `x` is on the host.
+inline Stream* StreamFor(const Tensor& x) {
+  return CurrentStream(x.device());
 }
 
 // Returns `axis`, which counts from the end if negative, as a number in [0, x.rank()).

@@ -62,7 +62,7 @@ void RunBinary(BinaryOp op, const BinaryRun& run, const T* a, const T* b, T* out
 }
 
 template <BinaryOp op>
-void Binary(Device* /*cpu*/, const BinaryRun& run) {
+void Binary(Stream* /*host*/, const BinaryRun& run) {
   WithNumber(run.dtype, [&](auto zero) {
     using T = decltype(zero);
     RunBinary<T>(op, run, As<T>(run.a), As<T>(run.b), As<T>(run.out));
@@ -70,14 +70,14 @@ void Binary(Device* /*cpu*/, const BinaryRun& run) {
 }
 
 template <UnaryOp op>
-void Unary(Device* /*cpu*/, DType dtype, const std::byte* x, std::byte* out, size_t count) {
+void Unary(Stream* /*host*/, DType dtype, const std::byte* x, std::byte* out, size_t count) {
   WithFloat(dtype, [&](auto zero) {
     using T = decltype(zero);
     kernels::Unary(op, As<T>(x), As<T>(out), count);
   });
 }
 
-void Neg(Device* /*cpu*/, DType dtype, const std::byte* x, std::byte* out, size_t count) {
+void Neg(Stream* /*host*/, DType dtype, const std::byte* x, std::byte* out, size_t count) {
   WithNumber(dtype, [&](auto zero) {
     using T = decltype(zero);
     if constexpr (std::is_integral_v<T>) {
@@ -89,7 +89,7 @@ void Neg(Device* /*cpu*/, DType dtype, const std::byte* x, std::byte* out, size_
 }
 
 template <UnaryGradientOp op>
-void UnaryGradient(Device* /*cpu*/, DType dtype, const std::byte* y, const std::byte* g,
+void UnaryGradient(Stream* /*host*/, DType dtype, const std::byte* y, const std::byte* g,
                    std::byte* out, size_t count) {
   WithFloat(dtype, [&](auto zero) {
     using T = decltype(zero);
@@ -109,7 +109,7 @@ void SumAround(const T* x, const AroundAxis& around, T* out) {
   }
 }
 
-void Sum(Device* /*cpu*/, DType dtype, const std::byte* x, const AroundAxis& around,
+void Sum(Stream* /*host*/, DType dtype, const std::byte* x, const AroundAxis& around,
          std::byte* out) {
   WithNumber(dtype, [&](auto zero) {
     using T = decltype(zero);
@@ -130,7 +130,7 @@ void VisitMaxima(const T* x, const AroundAxis& around, Visit visit) {
   }
 }
 
-void Max(Device* /*cpu*/, DType dtype, const std::byte* x, const AroundAxis& around,
+void Max(Stream* /*host*/, DType dtype, const std::byte* x, const AroundAxis& around,
          std::byte* out) {
   WithNumber(dtype, [&](auto zero) {
     using T = decltype(zero);
@@ -140,7 +140,7 @@ void Max(Device* /*cpu*/, DType dtype, const std::byte* x, const AroundAxis& aro
   });
 }
 
-void ArgMax(Device* /*cpu*/, DType dtype, const std::byte* x, const AroundAxis& around,
+void ArgMax(Stream* /*host*/, DType dtype, const std::byte* x, const AroundAxis& around,
             std::byte* out) {
   WithNumber(dtype, [&](auto zero) {
     using T = decltype(zero);
@@ -182,7 +182,8 @@ auto Load(const std::byte* from, size_t i) {
   }
 }
 
-void Cast(Device* /*cpu*/, DType from, const std::byte* x, DType to, std::byte* out, size_t count) {
+void Cast(Stream* /*host*/, DType from, const std::byte* x, DType to, std::byte* out,
+          size_t count) {
   WithAny(from, [&](auto source) {
     WithAny(to, [&](auto target) {
       using Target = decltype(target);
@@ -192,12 +193,12 @@ void Cast(Device* /*cpu*/, DType from, const std::byte* x, DType to, std::byte* 
   });
 }
 
-void GatherRows(Device* /*cpu*/, const std::byte* table, size_t row_bytes, const int64_t* ids,
+void GatherRows(Stream* /*host*/, const std::byte* table, size_t row_bytes, const int64_t* ids,
                 size_t count, std::byte* out) {
   kernels::GatherRows(table, row_bytes, row_bytes, ids, count, out);
 }
 
-void ScatterRows(Device* /*cpu*/, std::byte* table, size_t row_bytes, const int64_t* ids,
+void ScatterRows(Stream* /*host*/, std::byte* table, size_t row_bytes, const int64_t* ids,
                  size_t count, const std::byte* rows) {
   for (size_t i = 0; i < count; ++i)
     std::memcpy(table + static_cast<size_t>(ids[i]) * row_bytes, rows + i * row_bytes, row_bytes);
@@ -205,27 +206,26 @@ void ScatterRows(Device* /*cpu*/, std::byte* table, size_t row_bytes, const int6
 
 // Wraps the kernels of kernels/softmax.h, which are overloaded for float and double, in functions
 // with the signatures of the table.
-// of the table.
-#define PSD_ROWS_KERNEL(name)                                                               \
-  void name(Device* /*cpu*/, DType dtype, const std::byte* x, size_t rows, size_t cols,     \
-            std::byte* out) {                                                               \
-    WithFloat(dtype, [&](auto zero) {                                                       \
-      using T = decltype(zero);                                                             \
-      kernels::name(As<T>(x), rows, cols, As<T>(out));                                      \
-    });                                                                                     \
-  }                                                                                         \
-  void name##Gradient(Device* /*cpu*/, DType dtype, const std::byte* y, const std::byte* g, \
-                      size_t rows, size_t cols, std::byte* out) {                           \
-    WithFloat(dtype, [&](auto zero) {                                                       \
-      using T = decltype(zero);                                                             \
-      kernels::name##Gradient(As<T>(y), As<T>(g), rows, cols, As<T>(out));                  \
-    });                                                                                     \
+#define PSD_ROWS_KERNEL(name)                                                                \
+  void name(Stream* /*host*/, DType dtype, const std::byte* x, size_t rows, size_t cols,     \
+            std::byte* out) {                                                                \
+    WithFloat(dtype, [&](auto zero) {                                                        \
+      using T = decltype(zero);                                                              \
+      kernels::name(As<T>(x), rows, cols, As<T>(out));                                       \
+    });                                                                                      \
+  }                                                                                          \
+  void name##Gradient(Stream* /*host*/, DType dtype, const std::byte* y, const std::byte* g, \
+                      size_t rows, size_t cols, std::byte* out) {                            \
+    WithFloat(dtype, [&](auto zero) {                                                        \
+      using T = decltype(zero);                                                              \
+      kernels::name##Gradient(As<T>(y), As<T>(g), rows, cols, As<T>(out));                   \
+    });                                                                                      \
   }
 PSD_ROWS_KERNEL(Softmax)
 PSD_ROWS_KERNEL(LogSoftmax)
 #undef PSD_ROWS_KERNEL
 
-void CrossEntropy(Device* /*cpu*/, DType dtype, const std::byte* y, const int64_t* labels,
+void CrossEntropy(Stream* /*host*/, DType dtype, const std::byte* y, const int64_t* labels,
                   size_t rows, size_t cols, std::byte* out) {
   WithFloat(dtype, [&](auto zero) {
     using T = decltype(zero);
@@ -234,7 +234,7 @@ void CrossEntropy(Device* /*cpu*/, DType dtype, const std::byte* y, const int64_
   });
 }
 
-void CrossEntropyGradient(Device* /*cpu*/, DType dtype, const std::byte* y, const int64_t* labels,
+void CrossEntropyGradient(Stream* /*host*/, DType dtype, const std::byte* y, const int64_t* labels,
                           const std::byte* g, size_t rows, size_t cols, std::byte* out) {
   WithFloat(dtype, [&](auto zero) {
     using T = decltype(zero);
@@ -243,7 +243,7 @@ void CrossEntropyGradient(Device* /*cpu*/, DType dtype, const std::byte* y, cons
   });
 }
 
-void Matmul(Device* /*cpu*/, DType dtype, int64_t m, int64_t n, int64_t k, const Matrix& a,
+void Matmul(Stream* /*host*/, DType dtype, int64_t m, int64_t n, int64_t k, const Matrix& a,
             const Matrix& b, double beta, std::byte* c) {
   WithFloat(dtype, [&](auto zero) {
     using T = decltype(zero);
@@ -254,21 +254,21 @@ void Matmul(Device* /*cpu*/, DType dtype, int64_t m, int64_t n, int64_t k, const
   });
 }
 
-void Uniform(Device* /*cpu*/, DType dtype, uint64_t seed, double low, double high, std::byte* out,
+void Uniform(Stream* /*host*/, DType dtype, uint64_t seed, double low, double high, std::byte* out,
              size_t count) {
   WithFloat(dtype, [&](auto zero) {
     kernels::FillUniform(seed, 0, low, high, As<decltype(zero)>(out), count);
   });
 }
 
-void Normal(Device* /*cpu*/, DType dtype, uint64_t seed, double mean, double deviation,
+void Normal(Stream* /*host*/, DType dtype, uint64_t seed, double mean, double deviation,
             std::byte* out, size_t count) {
   WithFloat(dtype, [&](auto zero) {
     kernels::FillNormal(seed, 0, mean, deviation, As<decltype(zero)>(out), count);
   });
 }
 
-void StridedCopy(Device* /*cpu*/, const std::byte* from, const int64_t* extents,
+void StridedCopy(Stream* /*host*/, const std::byte* from, const int64_t* extents,
                  const int64_t* strides, int rank, size_t item_bytes, std::byte* to) {
   kernels::StridedCopy(from, extents, strides, rank, item_bytes, to);
 }

@@ -80,13 +80,13 @@ absl::StatusOr<Tensor> RunOneCall(const BinaryName& op, const OneCall& call, con
   absl::StatusOr<Tensor> out = Tensor::EmptyLike(*call.like);
   const int64_t count = call.like->NumElements();
   if (!out.ok() || count == 0) return out;
-  kernel(a.device(), {a.dtype(),
-                      {&count, 1},
-                      {&call.a_step, 1},
-                      {&call.b_step, 1},
-                      a.address(),
-                      b.address(),
-                      out->mutable_address()});
+  kernel(StreamFor(a), {a.dtype(),
+                        {&count, 1},
+                        {&call.a_step, 1},
+                        {&call.b_step, 1},
+                        a.address(),
+                        b.address(),
+                        out->mutable_address()});
   return out;
 }
 
@@ -104,8 +104,8 @@ absl::StatusOr<Tensor> RunWithPlan(const BinaryName& op, const Tensor& a, const 
     PSD_ASSIGN_OR_RETURN(y, y.Contiguous());
     plan = MakePlan(x, y);
   }
-  kernel(a.device(), {a.dtype(), plan.extents, plan.a_steps, plan.b_steps, x.address(), y.address(),
-                      out.mutable_address()});
+  kernel(StreamFor(a), {a.dtype(), plan.extents, plan.a_steps, plan.b_steps, x.address(),
+                        y.address(), out.mutable_address()});
   return out;
 }
 
@@ -147,7 +147,7 @@ absl::StatusOr<Tensor> Unary(const UnaryName& op, const Tensor& x, bool integers
   PSD_ASSIGN_OR_RETURN(UnaryKernel* const kernel, KernelFor(op, x));
   PSD_ASSIGN_OR_RETURN(Tensor dense, x.Contiguous());
   PSD_ASSIGN_OR_RETURN(Tensor out, Tensor::EmptyLike(x));
-  kernel(x.device(), x.dtype(), dense.address(), out.mutable_address(),
+  kernel(StreamFor(x), x.dtype(), dense.address(), out.mutable_address(),
          static_cast<size_t>(out.NumElements()));
   return out;
 }
@@ -167,7 +167,7 @@ absl::StatusOr<Tensor> UnaryGradient(const UnaryGradientName& op, const Tensor& 
   PSD_ASSIGN_OR_RETURN(Tensor ys, y.Contiguous());
   PSD_ASSIGN_OR_RETURN(Tensor gs, g.Contiguous());
   PSD_ASSIGN_OR_RETURN(Tensor out, Tensor::EmptyLike(y));
-  kernel(y.device(), y.dtype(), ys.address(), gs.address(), out.mutable_address(),
+  kernel(StreamFor(y), y.dtype(), ys.address(), gs.address(), out.mutable_address(),
          static_cast<size_t>(out.NumElements()));
   return out;
 }
@@ -250,13 +250,13 @@ absl::Status AddInPlace(Tensor& into, const Tensor& x) {
   const int64_t count = into.NumElements();
   const int64_t step = 1;
   if (count == 0) return absl::OkStatus();
-  kernel(into.device(), {into.dtype(),
-                         {&count, 1},
-                         {&step, 1},
-                         {&step, 1},
-                         into.address(),
-                         dense.address(),
-                         into.mutable_address()});
+  kernel(StreamFor(into), {into.dtype(),
+                           {&count, 1},
+                           {&step, 1},
+                           {&step, 1},
+                           into.address(),
+                           dense.address(),
+                           into.mutable_address()});
   return absl::OkStatus();
 }
 

@@ -56,7 +56,7 @@ absl::StatusOr<Tensor> GatherRows(const Tensor& table, const Tensor& ids) {
   PSD_ASSIGN_OR_RETURN(Shape shape, Shape::Checked(extents));
   PSD_ASSIGN_OR_RETURN(Tensor out, Tensor::EmptyBeside(table, shape, table.dtype()));
   if (row_bytes > 0 && numbers.NumElements() > 0) {
-    kernel(from.device(), from.address(), row_bytes,
+    kernel(StreamFor(from), from.address(), row_bytes,
            reinterpret_cast<const int64_t*>(numbers.address()),
            static_cast<size_t>(numbers.NumElements()), out.mutable_address());
   }
@@ -84,7 +84,7 @@ void ScatterRowsThere(Tensor& table, const Tensor& ids, const Tensor& rows) {
   PSD_CHECK(kernel.ok() && AreTogether(table, ids) && AreTogether(table, rows),
             "rows are scattered by the device that has them");
   if (ids.NumElements() == 0) return;
-  (*kernel)(table.device(), table.mutable_address(), RowBytes(table),
+  (*kernel)(StreamFor(table), table.mutable_address(), RowBytes(table),
             reinterpret_cast<const int64_t*>(ids.address()), static_cast<size_t>(ids.NumElements()),
             rows.address());
 }

@@ -39,7 +39,7 @@ absl::StatusOr<Tensor> ByRows(const RowsName& op, const Tensor& x) {
   PSD_ASSIGN_OR_RETURN(const Tensor dense, x.Contiguous());
   PSD_ASSIGN_OR_RETURN(Tensor out, Tensor::EmptyLike(x));
   const Rows shape = RowsOf(x);
-  kernel(x.device(), x.dtype(), dense.address(), shape.rows, shape.cols, out.mutable_address());
+  kernel(StreamFor(x), x.dtype(), dense.address(), shape.rows, shape.cols, out.mutable_address());
   return out;
 }
 
@@ -56,7 +56,7 @@ absl::StatusOr<Tensor> GradientByRows(const RowsGradientName& op, const Tensor& 
   PSD_ASSIGN_OR_RETURN(const Tensor gs, g.Contiguous());
   PSD_ASSIGN_OR_RETURN(Tensor out, Tensor::EmptyLike(y));
   const Rows shape = RowsOf(y);
-  kernel(y.device(), y.dtype(), ys.address(), gs.address(), shape.rows, shape.cols,
+  kernel(StreamFor(y), y.dtype(), ys.address(), gs.address(), shape.rows, shape.cols,
          out.mutable_address());
   return out;
 }
@@ -123,7 +123,7 @@ absl::StatusOr<Tensor> CrossEntropy(const Tensor& logits, const Tensor& labels,
   PSD_ASSIGN_OR_RETURN(Tensor log_softmax, LogSoftmax(logits));
   PSD_ASSIGN_OR_RETURN(Tensor loss, Tensor::EmptyBeside(logits, Shape{}, logits.dtype()));
   const Rows shape = RowsOf(logits);
-  kernel(logits.device(), logits.dtype(), log_softmax.address(), AsLabels(there), shape.rows,
+  kernel(StreamFor(logits), logits.dtype(), log_softmax.address(), AsLabels(there), shape.rows,
          shape.cols, loss.mutable_address());
   if (log_probabilities != nullptr) *log_probabilities = std::move(log_softmax);
   return loss;
@@ -146,7 +146,7 @@ absl::StatusOr<Tensor> CrossEntropyGradient(const Tensor& log_probabilities, con
   PSD_ASSIGN_OR_RETURN(Tensor out, Tensor::EmptyLike(log_probabilities));
   const Rows shape = RowsOf(log_probabilities);
   if (shape.rows == 0) return out;
-  kernel(ys.device(), ys.dtype(), ys.address(), AsLabels(there), g.address(), shape.rows,
+  kernel(StreamFor(ys), ys.dtype(), ys.address(), AsLabels(there), g.address(), shape.rows,
          shape.cols, out.mutable_address());
   return out;
 }

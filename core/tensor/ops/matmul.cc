@@ -63,7 +63,7 @@ absl::Status Multiply(const Tensor& a, const Tensor& b, bool transpose_a, bool t
   const int64_t inner = a.shape()[transpose_a ? 0 : 1];
   PSD_ASSIGN_OR_RETURN(Operand left, ToOperand(a, transpose_a));
   PSD_ASSIGN_OR_RETURN(Operand right, ToOperand(b, transpose_b));
-  kernel(out.device(), out.dtype(), out.shape()[0], out.shape()[1], inner, left.matrix(),
+  kernel(StreamFor(out), out.dtype(), out.shape()[0], out.shape()[1], inner, left.matrix(),
          right.matrix(), beta, out.mutable_address());
   return absl::OkStatus();
 }

@@ -22,7 +22,7 @@ absl::StatusOr<Tensor> Fill(const RandomName& op, const Shape& shape, DType dtyp
                             Allocator* allocator, uint64_t seed, double first, double second) {
   PSD_ASSIGN_OR_RETURN(Tensor out, Tensor::Empty(shape, dtype, allocator));
   PSD_ASSIGN_OR_RETURN(RandomKernel* const kernel, KernelFor(op, out));
-  kernel(out.device(), dtype, seed, first, second, out.mutable_address(),
+  kernel(StreamFor(out), dtype, seed, first, second, out.mutable_address(),
          static_cast<size_t>(out.NumElements()));
   return out;
 }

@@ -36,7 +36,7 @@ absl::StatusOr<Tensor> Reduce(const ReduceName& op, const Tensor& x, const Aroun
   PSD_ASSIGN_OR_RETURN(ReduceKernel* const kernel, KernelFor(op, x));
   PSD_ASSIGN_OR_RETURN(const Tensor dense, x.Contiguous());
   PSD_ASSIGN_OR_RETURN(Tensor out, Tensor::EmptyBeside(x, result, dtype));
-  kernel(x.device(), x.dtype(), dense.address(), around, out.mutable_address());
+  kernel(StreamFor(x), x.dtype(), dense.address(), around, out.mutable_address());
   return out;
 }
 

@@ -8,9 +8,9 @@
 #include <thread>
 #include <vector>
 
+#include "core/base/stream.h"
 #include "core/base/tsan.h"
 #include "core/device/emulated/visible_copy.h"
-#include "core/device/stream_device.h"
 #include "tests/core/device/emulated_kernels.h"
 
 namespace psd::testing {

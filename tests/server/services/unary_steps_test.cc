@@ -105,7 +105,7 @@ class HeldOptimizer : public optim::FunctionalOptimizer {
   const optim::OptimizerSpec& spec() const override { return spec_; }
   std::vector<optim::StateSlot> Slots(DType) const override { return {}; }
   absl::Status CheckDType(DType) const override { return absl::OkStatus(); }
-  void Apply(Device*, const kernels::OptimBatch& batch) const override {
+  void Apply(Stream*, const kernels::OptimBatch& batch) const override {
     hold_();
     const kernels::OptimArrays& arrays = batch.arrays[0];
     const auto* current = static_cast<const float*>(arrays.parameter);

@@ -341,7 +341,7 @@ class WatchedOptimizer : public FunctionalOptimizer {
   const OptimizerSpec& spec() const override { return spec_; }
   std::vector<StateSlot> Slots(DType) const override { return {}; }
   absl::Status CheckDType(DType) const override { return absl::OkStatus(); }
-  void Apply(Device*, const kernels::OptimBatch&) const override { applied_(); }
+  void Apply(Stream*, const kernels::OptimBatch&) const override { applied_(); }
 
  private:
   const OptimizerSpec spec_{"watched", {}};

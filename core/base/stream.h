@@ -1,6 +1,6 @@
 #pragma once
 
-// Devices that work asynchronously. Work is added to streams, and events mark points in it.
+// Queues of a device's work, and events, which mark points in them.
 
 #include <cstddef>
 #include <memory>
@@ -11,11 +11,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/base/buffer.h"
-#include "core/base/device.h"
 
 namespace psd {
 
-class StreamDevice;
+class Device;  // core/base/device.h
 
 // A point in the work of a stream. An event is made by Stream::Record and never moves, so a wait
 // for it always means the same work. Thread-safe.
@@ -58,7 +57,7 @@ class Stream {
 
   // For example "stream 2 of cuda:0".
   const std::string& name() const { return name_; }
-  virtual StreamDevice& device() const = 0;
+  virtual Device& device() const = 0;
 
   // Returns an event behind all work that has been added so far.
   virtual absl::StatusOr<std::shared_ptr<Event>> Record() = 0;
@@ -86,7 +85,7 @@ class Stream {
   // Copies `bytes` bytes to memory of this device from that of `from_device`, which may be the same
   // device. The ranges must not overlap. Errors: UNIMPLEMENTED naming the devices if they are of
   // different kinds; such copies go through the host.
-  virtual absl::Status CopyFrom(std::byte* to, StreamDevice& from_device, const std::byte* from,
+  virtual absl::Status CopyFrom(std::byte* to, Device& from_device, const std::byte* from,
                                 size_t bytes) = 0;
 
  protected:
@@ -96,39 +95,23 @@ class Stream {
   const std::string name_;
 };
 
-// A device with streams. What Device offers (memory, copies and kernels) works on the default
-// stream; Device::Synchronize waits for all streams. Thread-safe.
-//
-// A thread of a pool that waits for a device is inside a ScopedBlocking (core/base/executor.h), so
-// the pool goes on with other tasks.
-//
-// When work fails while it runs, the device is lost: all work that is not done then is not done
-// any more, its events pass with an error, and new work is refused. Blocks of a lost device may be
-// destroyed like others.
-class StreamDevice : public Device {
+// While a StreamScope exists, operators, copies and allocations of this thread that concern the
+// stream's device are added to `stream` instead of the device's default stream. The thread orders
+// this work behind that of other streams, by WaitFor, and declares the blocks of other streams that
+// it uses, by AlsoUses. Scopes may be nested; the innermost one counts, also for other devices.
+class StreamScope {
  public:
-  virtual Stream& default_stream() = 0;
-  // Adds a stream, which lives as long as the device. Errors: RESOURCE_EXHAUSTED if the device has
-  // kMaxStreams.
-  virtual absl::StatusOr<Stream*> AddStream() = 0;
+  explicit StreamScope(Stream& stream);
+  ~StreamScope();
+  StreamScope(const StreamScope&) = delete;
+  StreamScope& operator=(const StreamScope&) = delete;
 
-  // Allocates host memory for the copies of streams, within a budget of its own.
-  // Errors: RESOURCE_EXHAUSTED naming the device, the need, the budget and the use.
-  virtual Allocator& pinned_memory() = 0;
-
-  // The bytes that all blocks of the device may have together, and those that they have. A block
-  // counts from Allocate until it is destroyed.
-  virtual size_t budget_bytes() const = 0;
-  virtual size_t used_bytes() const = 0;
-
-  // Returns OK, or for a lost device UNAVAILABLE naming it and the reason.
-  virtual absl::Status health() const = 0;
-
- protected:
-  using Device::Device;
+ private:
+  Stream* const outer_;
 };
 
-// The most streams of one device.
-inline constexpr size_t kMaxStreams = 32;
+// Returns the stream of the innermost StreamScope of this thread if it is one of `device`,
+// otherwise the default stream of `device`. Null stands for the host, which has none.
+Stream* CurrentStream(Device* device);
 
 }  // namespace psd

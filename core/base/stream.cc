@@ -1,0 +1,22 @@
+#include "core/base/stream.h"
+
+#include <utility>
+
+#include "core/base/device.h"
+#include "core/base/thread_modes.h"
+
+namespace psd {
+
+StreamScope::StreamScope(Stream& stream) : outer_(std::exchange(thread_modes.stream, &stream)) {}
+
+StreamScope::~StreamScope() {
+  thread_modes.stream = outer_;
+}
+
+Stream* CurrentStream(Device* device) {
+  if (device == nullptr) return nullptr;
+  Stream* const stream = thread_modes.stream;
+  return stream != nullptr && &stream->device() == device ? stream : &device->default_stream();
+}
+
+}  // namespace psd
