@@ -61,8 +61,7 @@ __device__ void StoreWords(const Elements& elements, void* to) {
   memcpy(words, &elements, sizeof(Elements));
   auto* const first = static_cast<uint32_t*>(to);
   if constexpr (sizeof(Elements) == 8) {
-    asm volatile("st.v2.b32 [%0], {%1, %2};" ::"l"(first), "r"(words[0]), "r"(words[1])
-                 : "memory");
+    asm volatile("st.v2.b32 [%0], {%1, %2};" ::"l"(first), "r"(words[0]), "r"(words[1]) : "memory");
   } else {
     for (size_t i = 0; i < sizeof(Elements) / 4; i += 4) {
       asm volatile("st.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(first + i), "r"(words[i]),

@@ -10,8 +10,9 @@
 
 namespace psd::kernels::cuda {
 
+// The 1, blocks of a multiprocessor at least, stops ptxas from spilling registers to have more.
 template <typename P, class Update>
-__global__ void __launch_bounds__(kOptimThreads)
+__global__ void __launch_bounds__(kOptimThreads, 1)
     StepKernel(const Update update, const StepScalars<NumberOf<P>> scalars,
                const OptimEntry<P, RawArray>* table, size_t count) {
   const OptimEntry<P, RawArray> entry = table[EntryOfChunk(table, count, blockIdx.x)];

@@ -73,8 +73,8 @@ void MakeEntries(const OptimBatch& batch, const Make& make, const Put& put) {
     entry.next = make(static_cast<P*>(each.next), each.size);
     entry.gradient = make(static_cast<const P*>(each.gradient), each.size);
     for (size_t s = 0; s < kMaxOptimStates; ++s) {
-      entry.state[s] = make(static_cast<NumberOf<P>*>(each.state[s]),
-                            each.state[s] == nullptr ? 0 : each.size);
+      entry.state[s] =
+          make(static_cast<NumberOf<P>*>(each.state[s]), each.state[s] == nullptr ? 0 : each.size);
     }
     entry.size = each.size;
     entry.first_element = each.first_element;

@@ -1,7 +1,5 @@
 #include "tests/device/test_device.h"
 
-#include <algorithm>
-#include <cmath>
 #include <functional>
 #include <utility>
 
@@ -13,7 +11,7 @@
 #include "core/base/stream.h"
 #include "core/device/emulated/device_array.h"
 #include "core/device/emulated/emulated_stream.h"
-#include "core/optim/dense/optim_kernels.h"
+#include "core/device_kernels/emulated/optim_kernels.h"
 #include "core/tensor/ops/kernels.h"
 #include "core/tensor/strided_copy.h"
 
@@ -221,102 +219,8 @@ void ScatterRows(Stream* stream, std::byte* table, size_t row_bytes, const int64
          In<int64_t>(ids, count), In<std::byte>(rows, count * row_bytes));
 }
 
-// ---- optimizers
-
-// The arrays of one parameter, and its state for "adam".
-struct Stepped {
-  DeviceArray<const float> parameter;
-  DeviceArray<float> next;
-  DeviceArray<const float> gradient;
-  DeviceArray<float> first;
-  DeviceArray<float> second;
-
-  template <typename Visit>
-  void VisitArrays(Visit& visit) {
-    emulated::VisitArrays(parameter, visit);
-    emulated::VisitArrays(next, visit);
-    emulated::VisitArrays(gradient, visit);
-    emulated::VisitArrays(first, visit);
-    emulated::VisitArrays(second, visit);
-  }
-};
-
-std::vector<Stepped> AllStepped(const kernels::OptimBatch& batch) {
-  PSD_CHECK(batch.type == kernels::OptimType::kF32, "this device steps f32");
-  std::vector<Stepped> all;
-  for (size_t k = 0; k < batch.count; ++k) {
-    const kernels::OptimArrays& each = batch.arrays[k];
-    const auto state = [&](size_t i) {
-      return Out<float>(each.state[i], each.state[i] == nullptr ? 0 : each.size);
-    };
-    all.push_back({In<float>(each.parameter, each.size), Out<float>(each.next, each.size),
-                   In<float>(each.gradient, each.size), state(0), state(1)});
-  }
-  return all;
-}
-
-// The arguments that all parameters of a batch share.
-struct Terms {
-  explicit Terms(const kernels::OptimBatch& batch)
-      : gradient_scale(static_cast<float>(batch.gradient_scale)),
-        gradient_limit(static_cast<float>(batch.gradient_limit)),
-        step(batch.step) {}
-  float GradientAt(const Stepped& stepped, size_t i) const {
-    const float scaled = stepped.gradient[i] * gradient_scale;
-    return scaled > gradient_limit ? gradient_limit : std::max(scaled, -gradient_limit);
-  }
-
-  float gradient_scale;
-  float gradient_limit;
-  int64_t step;
-};
-
-struct SgdBody {
-  void operator()(size_t k, const std::vector<Stepped>& all, const Terms& terms,
-                  const kernels::SgdOptions& options) const {
-    const Stepped& each = all[k];
-    for (size_t i = 0; i < each.next.size(); ++i) {
-      const float old = each.parameter[i];
-      const float gradient = terms.GradientAt(each, i) * (options.maximize ? -1 : 1) +
-                             static_cast<float>(options.weight_decay) * old;
-      each.next[i] = old - static_cast<float>(options.lr) * gradient;
-    }
-  }
-};
-
-void Sgd(Stream* stream, const kernels::SgdOptions& options, const kernels::OptimBatch& batch) {
-  PSD_CHECK(options.momentum == 0, "this device steps without momentum");
-  Launch(stream, "sgd", batch.count, SgdBody(), AllStepped(batch), Terms(batch), options);
-}
-
-struct AdamBody {
-  void operator()(size_t k, const std::vector<Stepped>& all, const Terms& terms,
-                  const kernels::AdamOptions& options) const {
-    const double first_bias = 1 - std::pow(options.beta1, static_cast<double>(terms.step));
-    const double second_bias = 1 - std::pow(options.beta2, static_cast<double>(terms.step));
-    const Stepped& each = all[k];
-    for (size_t i = 0; i < each.next.size(); ++i) {
-      const double gradient = terms.GradientAt(each, i);
-      float& first = each.first[i];
-      float& second = each.second[i];
-      first = static_cast<float>(options.beta1 * first + (1 - options.beta1) * gradient);
-      second =
-          static_cast<float>(options.beta2 * second + (1 - options.beta2) * gradient * gradient);
-      each.next[i] = static_cast<float>(each.parameter[i] -
-                                        options.lr * (first / first_bias) /
-                                            (std::sqrt(second / second_bias) + options.eps));
-    }
-  }
-};
-
-void Adam(Stream* stream, const kernels::AdamOptions& options, const kernels::OptimBatch& batch) {
-  PSD_CHECK(!options.amsgrad && options.weight_decay == 0 && !options.maximize,
-            "this device steps with the plain formula");
-  Launch(stream, "adam", batch.count, AdamBody(), AllStepped(batch), Terms(batch), options);
-}
-
 KernelTable TestKernels() {
-  KernelTable table;
+  KernelTable table = emulated::OptimKernels();
   table.Add(kStridedCopy, StridedCopy);
   table.Add(ops::kAdd, Binary<std::plus<float>>);
   table.Add(ops::kMul, Binary<std::multiplies<float>>);
@@ -327,8 +231,6 @@ KernelTable TestKernels() {
   table.Add(ops::kCast, Cast);
   table.Add(ops::kGatherRows, GatherRows);
   table.Add(ops::kScatterRows, ScatterRows);
-  table.Add(optim::kSgd, Sgd);
-  table.Add(optim::kAdam, Adam);
   return table;
 }
 

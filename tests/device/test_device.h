@@ -15,9 +15,8 @@ namespace psd::testing {
 // order their work runs (core/device/emulated/stream_scheduler.h). All work is on their default
 // streams.
 //
-// The kernels take f32 only. They are StridedCopy, Add, Mul, Neg, Relu, ReluGradient, Sum,
-// GatherRows, ScatterRows, "Cast" from f32 to f64, and the optimizers "sgd" (without momentum) and
-// "adam" (without AMSGrad, weight decay and maximize).
+// They have all dense optimizers, and the operators StridedCopy, Add, Mul, Neg, Relu, ReluGradient,
+// Sum, GatherRows, ScatterRows, and "Cast" from f32 to f64. Operators take f32 only.
 std::vector<std::shared_ptr<EmulatedDevice>> NewTestDevices(int count, uint64_t seed);
 
 // Returns one such device.
