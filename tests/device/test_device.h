@@ -1,6 +1,6 @@
 #pragma once
 
-// Emulated devices with the kernels of a few operators and optimizers.
+// Emulated devices with the kernels that GPUs have.
 
 #include <cstddef>
 #include <cstdint>
@@ -15,8 +15,8 @@ namespace psd::testing {
 // order their work runs (core/device/emulated/stream_scheduler.h). All work is on their default
 // streams.
 //
-// They have all dense optimizers, and the operators StridedCopy, Add, Mul, Neg, Relu, ReluGradient,
-// Sum, GatherRows, ScatterRows, and "Cast" from f32 to f64. Operators take f32 only.
+// They have the kernels of core/device_kernels/emulated: all dense optimizers, and the operators
+// that are listed there.
 std::vector<std::shared_ptr<EmulatedDevice>> NewTestDevices(int count, uint64_t seed);
 
 // Returns one such device.

@@ -32,14 +32,4 @@ DeviceArray<T> ArrayAt(T* address, size_t size) {
   return {address, size};
 }
 
-// As ArrayAt, for the untyped addresses of operators.
-template <typename T>
-DeviceArray<const T> In(const void* address, size_t size) {
-  return {static_cast<const T*>(address), size};
-}
-template <typename T>
-DeviceArray<T> Out(void* address, size_t size) {
-  return {static_cast<T*>(address), size};
-}
-
 }  // namespace psd::emulated

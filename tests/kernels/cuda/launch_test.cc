@@ -5,7 +5,10 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "kernels/cuda/operators.h"
+#include "kernels/cuda/operators_launch.h"
 #include "kernels/cuda/optim_launch.h"
+#include "kernels/elementwise.h"
 #include "kernels/optim/adadelta.h"
 #include "kernels/optim/adagrad.h"
 #include "kernels/optim/adam.h"
@@ -40,6 +43,34 @@ TEST(LaunchTest, EveryOptimizerHasALauncher) {
   ExpectNothingToDo<AdadeltaOptions>();
   ExpectNothingToDo<RmsPropOptions>();
   ExpectNothingToDo<RpropOptions>();
+}
+
+TEST(LaunchTest, EveryOperatorHasALauncher) {
+  const int64_t none[] = {0}, one[] = {1};
+  const StridedPlaces nowhere(none, one, 1);
+  for (const BinaryOp op : {BinaryOp::kAdd, BinaryOp::kSub, BinaryOp::kMul, BinaryOp::kDiv}) {
+    EXPECT_EQ(
+        LaunchBinary(op, NumberType::kF32, nullptr, nowhere, nullptr, nowhere, nullptr, nullptr),
+        0);
+  }
+  for (const UnaryOp op : {UnaryOp::kNeg, UnaryOp::kRelu, UnaryOp::kSigmoid, UnaryOp::kTanh,
+                           UnaryOp::kExp, UnaryOp::kLog, UnaryOp::kSqrt}) {
+    EXPECT_EQ(LaunchUnary(op, NumberType::kF64, nullptr, nullptr, 0, nullptr), 0);
+  }
+  for (const UnaryGradientOp op : {UnaryGradientOp::kRelu, UnaryGradientOp::kSigmoid,
+                                   UnaryGradientOp::kTanh, UnaryGradientOp::kSqrt}) {
+    EXPECT_EQ(LaunchUnaryGradient(op, NumberType::kF32, nullptr, nullptr, nullptr, 0, nullptr), 0);
+  }
+  for (const Reduction reduction : {Reduction::kSum, Reduction::kMax, Reduction::kArgMax}) {
+    EXPECT_EQ(LaunchReduction(reduction, NumberType::kI32, nullptr, {0, 1, 1}, nullptr, nullptr),
+              0);
+  }
+  EXPECT_EQ(LaunchCast(NumberType::kBool, nullptr, NumberType::kBF16, nullptr, 0, nullptr), 0);
+  EXPECT_EQ(LaunchStridedCopy(nullptr, nowhere, 4, nullptr, nullptr), 0);
+  EXPECT_EQ(LaunchGatherRows(nullptr, 4, nullptr, 0, nullptr, nullptr), 0);
+  EXPECT_EQ(LaunchScatterRows(nullptr, 4, nullptr, 0, nullptr, nullptr), 0);
+  EXPECT_EQ(LaunchUniform(NumberType::kF32, 1, 0, 1, nullptr, 0, nullptr), 0);
+  EXPECT_EQ(LaunchNormal(NumberType::kF32, 1, 0, 1, nullptr, 0, nullptr), 0);
 }
 
 TEST(LaunchTest, TooManyElementsForOneLaunchAreRefused) {
