@@ -11,6 +11,8 @@
 #include <limits>
 #include <type_traits>
 
+#include "kernels/host_device.h"
+
 namespace psd::kernels {
 
 // The 16-bit storage formats f16 and bf16. They are structs so that their bits cannot be taken for
@@ -22,29 +24,29 @@ struct BFloat16 {
   uint16_t bits;
 };
 
-inline uint32_t FloatBits(float value) {
+PSD_HOST_DEVICE inline uint32_t FloatBits(float value) {
   uint32_t bits;
   std::memcpy(&bits, &value, sizeof(bits));
   return bits;
 }
 
-inline float BitsFloat(uint32_t bits) {
+PSD_HOST_DEVICE inline float BitsFloat(uint32_t bits) {
   float value;
   std::memcpy(&value, &bits, sizeof(value));
   return value;
 }
 
-inline BFloat16 ToBFloat16(float value) {
+PSD_HOST_DEVICE inline BFloat16 ToBFloat16(float value) {
   uint32_t bits = FloatBits(value);
   if ((bits & 0x7fffffffu) > 0x7f800000u) return {static_cast<uint16_t>((bits >> 16) | 0x40u)};
   return {static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16)};
 }
 
-inline float FromBFloat16(BFloat16 value) {
+PSD_HOST_DEVICE inline float FromBFloat16(BFloat16 value) {
   return BitsFloat(static_cast<uint32_t>(value.bits) << 16);
 }
 
-inline Half ToHalf(float value) {
+PSD_HOST_DEVICE inline Half ToHalf(float value) {
   const uint32_t bits = FloatBits(value);
   const uint32_t sign = (bits >> 16) & 0x8000u;
   const uint32_t magnitude = bits & 0x7fffffffu;
@@ -59,7 +61,7 @@ inline Half ToHalf(float value) {
   return half((rounded - 0x38000000u) >> 13);
 }
 
-inline float FromHalf(Half value) {
+PSD_HOST_DEVICE inline float FromHalf(Half value) {
   const uint32_t sign = static_cast<uint32_t>(value.bits & 0x8000u) << 16;
   const uint32_t exponent = (value.bits >> 10) & 0x1fu;
   const uint32_t mantissa = value.bits & 0x3ffu;
@@ -76,18 +78,18 @@ namespace internal {
 // Returns the number that a value represents: a float for a storage format, otherwise the value
 // itself.
 template <typename T>
-T Number(T value) {
+PSD_HOST_DEVICE T Number(T value) {
   return value;
 }
-inline float Number(Half value) {
+PSD_HOST_DEVICE inline float Number(Half value) {
   return FromHalf(value);
 }
-inline float Number(BFloat16 value) {
+PSD_HOST_DEVICE inline float Number(BFloat16 value) {
   return FromBFloat16(value);
 }
 
 template <typename To, typename From>
-To FloatToInteger(From value) {
+PSD_HOST_DEVICE To FloatToInteger(From value) {
   if (value != value) return 0;
   // Both bounds are exact in floating point: -2^n, and 2^n, which is one more than the largest
   // number.
@@ -103,7 +105,7 @@ To FloatToInteger(From value) {
 // Converts `value` to To by the rules above. Integers that do not fit wrap around. To bool, zero
 // becomes false and everything else true.
 template <typename To, typename From>
-To Convert(From value) {
+PSD_HOST_DEVICE To Convert(From value) {
   auto number = internal::Number(value);
   if constexpr (std::is_same_v<To, Half>) {
     return ToHalf(static_cast<float>(number));

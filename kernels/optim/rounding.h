@@ -5,13 +5,14 @@
 
 #include <cstdint>
 
+#include "kernels/host_device.h"
 #include "kernels/optim/arrays.h"
 
 namespace psd::kernels {
 
 // The finalizer of SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number
 // generators", OOPSLA 2014).
-inline uint64_t Mix64(uint64_t x) {
+PSD_HOST_DEVICE inline uint64_t Mix64(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
   return x ^ (x >> 31);
@@ -19,14 +20,14 @@ inline uint64_t Mix64(uint64_t x) {
 
 // Returns the key of the random bits for the elements of one part: kOptimPartElements elements from
 // index part * kOptimPartElements on.
-inline uint64_t RoundingKey(uint64_t seed, int64_t step, uint64_t part) {
+PSD_HOST_DEVICE inline uint64_t RoundingKey(uint64_t seed, int64_t step, uint64_t part) {
   const uint64_t golden = 0x9e3779b97f4a7c15u;
   return Mix64(Mix64(Mix64(seed + golden) + static_cast<uint64_t>(step)) + part);
 }
 
 // Returns 32 random bits for element `i` of the part: Wellons' hash "lowbias32", into which both
 // halves of the key are mixed.
-inline uint32_t RoundingBits(uint64_t key, uint32_t i) {
+PSD_HOST_DEVICE inline uint32_t RoundingBits(uint64_t key, uint32_t i) {
   uint32_t x = i + static_cast<uint32_t>(key);
   x = (x ^ (x >> 16)) * 0x7feb352du;
   x ^= static_cast<uint32_t>(key >> 32);

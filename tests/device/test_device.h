@@ -1,6 +1,6 @@
 #pragma once
 
-// Emulated devices with the kernels of a few operators and optimizers.
+// Emulated devices with the kernels that GPUs have.
 
 #include <cstddef>
 #include <cstdint>
@@ -15,9 +15,8 @@ namespace psd::testing {
 // order their work runs (core/device/emulated/stream_scheduler.h). All work is on their default
 // streams.
 //
-// The kernels take f32 only. They are StridedCopy, Add, Mul, Neg, Relu, ReluGradient, Sum,
-// GatherRows, ScatterRows, "Cast" from f32 to f64, and the optimizers "sgd" (without momentum) and
-// "adam" (without AMSGrad, weight decay and maximize).
+// They have the kernels of core/device_kernels/emulated: all dense optimizers, and the operators
+// that are listed there.
 std::vector<std::shared_ptr<EmulatedDevice>> NewTestDevices(int count, uint64_t seed);
 
 // Returns one such device.

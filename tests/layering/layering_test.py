@@ -18,6 +18,7 @@ PROGRAM = AUTOGRAD | {"core/program"}
 RREF = RPC | STORE | {"core/rref"}
 DIST_AUTOGRAD = RREF | {"core/dist_autograd"}
 OPTIM = STORE | {"core/optim"}
+DEVICE_KERNELS = DEVICE | OPTIM | {"core/device_kernels"}
 CHECKPOINT = TENSOR | {"core/checkpoint"}
 CHANGE = OPTIM | PROGRAM | RREF | CHECKPOINT | {"core/change"}
 SERVICES = DIST_AUTOGRAD | CHANGE | {"core/services"}
@@ -39,6 +40,7 @@ ARROWS = {
     "core/rref": RREF | {"proto"},
     "core/dist_autograd": DIST_AUTOGRAD | {"proto"},
     "core/optim": OPTIM | {"kernels"},
+    "core/device_kernels": DEVICE_KERNELS | {"kernels"},
     "core/checkpoint": CHECKPOINT,
     "core/change": CHANGE | {"kernels", "proto"},
     "core/services": SERVICES | {"kernels", "proto"},

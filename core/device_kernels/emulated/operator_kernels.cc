@@ -1,0 +1,161 @@
+#include "core/device_kernels/emulated/operator_kernels.h"
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/base/device.h"
+#include "core/base/stream.h"
+#include "core/device/emulated/device_array.h"
+#include "core/device/emulated/emulated_device.h"
+#include "core/device_kernels/emulated/launch.h"
+#include "core/tensor/dtype.h"
+#include "core/tensor/ops/kernels.h"
+#include "core/tensor/strided_copy.h"
+#include "kernels/cuda/operators.h"
+#include "kernels/random_numbers.h"
+
+namespace psd::emulated {
+namespace {
+
+namespace cuda = kernels::cuda;
+using cuda::NumberType;
+using cuda::ReducedAxis;
+using cuda::Reduction;
+using cuda::StridedPlaces;
+
+NumberType TypeOf(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return NumberType::kF32;
+    case DType::kF64:
+      return NumberType::kF64;
+    case DType::kI64:
+      return NumberType::kI64;
+    case DType::kI32:
+      return NumberType::kI32;
+    case DType::kU8:
+      return NumberType::kU8;
+    case DType::kBool:
+      return NumberType::kBool;
+    case DType::kF16:
+      return NumberType::kF16;
+    case DType::kBF16:
+      return NumberType::kBF16;
+  }
+  return NumberType::kF32;  // dtypes have been checked
+}
+
+constexpr auto kMake = [](auto* address, size_t size) { return ArrayAt(address, size); };
+
+struct RunElement {
+  template <class Body>
+  void operator()(size_t i, const Body& body) const {
+    body(i);
+  }
+};
+
+// Returns what adds the kernel of a body to the stream.
+auto RunOn(Stream* stream, const char* name) {
+  return [stream, name](const auto& body, size_t count) {
+    AddKernel(stream, name, count, RunElement(), body);
+  };
+}
+
+template <class Op, const ops::BinaryName& name>
+void Binary(Stream* stream, const ops::BinaryRun& run) {
+  const int rank = static_cast<int>(run.extents.size());
+  cuda::WithBinary<Op, DeviceArray>(
+      TypeOf(run.dtype), run.a, StridedPlaces(run.extents.data(), run.a_steps.data(), rank), run.b,
+      StridedPlaces(run.extents.data(), run.b_steps.data(), rank), run.out, kMake,
+      RunOn(stream, name.name));
+}
+
+template <class Op, const ops::UnaryName& name>
+void Unary(Stream* stream, DType dtype, const std::byte* x, std::byte* out, size_t count) {
+  cuda::WithUnary<Op, DeviceArray>(TypeOf(dtype), x, out, count, kMake, RunOn(stream, name.name));
+}
+
+template <class Op, const ops::UnaryGradientName& name>
+void Gradient(Stream* stream, DType dtype, const std::byte* y, const std::byte* g, std::byte* out,
+              size_t count) {
+  cuda::WithGradient<Op, DeviceArray>(TypeOf(dtype), y, g, out, count, kMake,
+                                      RunOn(stream, name.name));
+}
+
+template <Reduction kReduction, const ops::ReduceName& name>
+void Reduce(Stream* stream, DType dtype, const std::byte* x, const ops::AroundAxis& around,
+            std::byte* out) {
+  cuda::WithReduction<kReduction, DeviceArray>(
+      TypeOf(dtype), x, ReducedAxis{around.outer, around.length, around.inner}, out, kMake,
+      RunOn(stream, name.name));
+}
+
+void Cast(Stream* stream, DType from, const std::byte* x, DType to, std::byte* out, size_t count) {
+  cuda::WithCast<DeviceArray>(TypeOf(from), x, TypeOf(to), out, count, kMake,
+                              RunOn(stream, ops::kCast.name));
+}
+
+void StridedCopy(Stream* stream, const std::byte* from, const int64_t* extents,
+                 const int64_t* strides, int rank, size_t item_bytes, std::byte* to) {
+  cuda::WithStridedCopy<DeviceArray>(from, StridedPlaces(extents, strides, rank), item_bytes, to,
+                                     kMake, RunOn(stream, kStridedCopy.name));
+}
+
+// The kernel is not told how many rows the table has, so it may use the rest of the block.
+size_t BytesOf(Stream* stream, const std::byte* table) {
+  return static_cast<EmulatedDevice&>(stream->device()).BytesToEnd(table);
+}
+
+void GatherRows(Stream* stream, const std::byte* table, size_t row_bytes, const int64_t* ids,
+                size_t count, std::byte* out) {
+  cuda::WithRows<true, DeviceArray>(const_cast<std::byte*>(table), BytesOf(stream, table),
+                                    row_bytes, ids, count, out, kMake,
+                                    RunOn(stream, ops::kGatherRows.name));
+}
+
+void ScatterRows(Stream* stream, std::byte* table, size_t row_bytes, const int64_t* ids,
+                 size_t count, const std::byte* rows) {
+  cuda::WithRows<false, DeviceArray>(table, BytesOf(stream, table), row_bytes, ids, count,
+                                     const_cast<std::byte*>(rows), kMake,
+                                     RunOn(stream, ops::kScatterRows.name));
+}
+
+template <template <typename> class Numbers, const ops::RandomName& name>
+void Random(Stream* stream, DType dtype, uint64_t seed, double first, double second, std::byte* out,
+            size_t count) {
+  cuda::WithRandom<Numbers, DeviceArray>(TypeOf(dtype), seed, first, second, out, count, kMake,
+                                         RunOn(stream, name.name));
+}
+
+}  // namespace
+
+KernelTable OperatorKernels() {
+  KernelTable table;
+  table.Add(kStridedCopy, StridedCopy);
+  table.Add(ops::kAdd, Binary<cuda::AddOp, ops::kAdd>);
+  table.Add(ops::kSub, Binary<cuda::SubOp, ops::kSub>);
+  table.Add(ops::kMul, Binary<cuda::MulOp, ops::kMul>);
+  table.Add(ops::kDiv, Binary<cuda::DivOp, ops::kDiv>);
+  table.Add(ops::kNeg, Unary<cuda::NegOp, ops::kNeg>);
+  table.Add(ops::kRelu, Unary<cuda::ReluOp, ops::kRelu>);
+  table.Add(ops::kSigmoid, Unary<cuda::SigmoidOp, ops::kSigmoid>);
+  table.Add(ops::kTanh, Unary<cuda::TanhOp, ops::kTanh>);
+  table.Add(ops::kExp, Unary<cuda::ExpOp, ops::kExp>);
+  table.Add(ops::kLog, Unary<cuda::LogOp, ops::kLog>);
+  table.Add(ops::kSqrt, Unary<cuda::SqrtOp, ops::kSqrt>);
+  table.Add(ops::kReluGradient, Gradient<cuda::ReluGradientOp, ops::kReluGradient>);
+  table.Add(ops::kSigmoidGradient, Gradient<cuda::SigmoidGradientOp, ops::kSigmoidGradient>);
+  table.Add(ops::kTanhGradient, Gradient<cuda::TanhGradientOp, ops::kTanhGradient>);
+  table.Add(ops::kSqrtGradient, Gradient<cuda::SqrtGradientOp, ops::kSqrtGradient>);
+  table.Add(ops::kSum, Reduce<Reduction::kSum, ops::kSum>);
+  table.Add(ops::kMax, Reduce<Reduction::kMax, ops::kMax>);
+  table.Add(ops::kArgMax, Reduce<Reduction::kArgMax, ops::kArgMax>);
+  table.Add(ops::kCast, Cast);
+  table.Add(ops::kGatherRows, GatherRows);
+  table.Add(ops::kScatterRows, ScatterRows);
+  table.Add(ops::kUniform, Random<kernels::UniformNumbers, ops::kUniform>);
+  table.Add(ops::kNormal, Random<kernels::NormalNumbers, ops::kNormal>);
+  return table;
+}
+
+}  // namespace psd::emulated

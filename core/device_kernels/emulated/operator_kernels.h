@@ -1,0 +1,14 @@
+#pragma once
+
+// The operators' kernels for emulated devices.
+
+#include "core/base/kernel_table.h"
+
+namespace psd::emulated {
+
+// Returns StridedCopy and the kernels of core/tensor/ops/kernels.h, but not those of Softmax,
+// LogSoftmax, CrossEntropy, their gradients, and Matmul. They are those of GPUs
+// (kernels/cuda/operators.h), compiled for the host.
+KernelTable OperatorKernels();
+
+}  // namespace psd::emulated

@@ -1,0 +1,74 @@
+#include "core/device_kernels/emulated/optim_kernels.h"
+
+#include <cstddef>
+#include <type_traits>
+#include <vector>
+
+#include "core/base/stream.h"
+#include "core/device/emulated/device_array.h"
+#include "core/device_kernels/emulated/launch.h"
+#include "core/optim/dense/optim_kernels.h"
+#include "kernels/cuda/optim_step.h"
+#include "kernels/cuda/optim_updates.h"
+#include "kernels/optim/arrays.h"
+
+namespace psd::emulated {
+namespace {
+
+using kernels::cuda::NumberOf;
+using kernels::cuda::OptimEntry;
+using kernels::cuda::StepScalars;
+
+template <typename P>
+using Table = std::vector<OptimEntry<P, DeviceArray>>;
+
+template <typename P, class Update>
+struct StepBody {
+  void operator()(size_t i, const Table<P>& table, const Update& update,
+                  const StepScalars<NumberOf<P>>& scalars) const {
+    const size_t chunk = i / kernels::cuda::kOptimThreads;
+    const auto& entry = table[kernels::cuda::EntryOfChunk(table, table.size(), chunk)];
+    kernels::cuda::StepThread<P>(update, scalars, entry, chunk - entry.first_chunk,
+                                 i % kernels::cuda::kOptimThreads);
+  }
+};
+
+template <typename P, typename Options>
+void AddStep(Stream* stream, const char* name, const Options& options,
+             const kernels::OptimBatch& batch) {
+  using T = NumberOf<P>;
+  Table<P> table(batch.count);
+  kernels::cuda::MakeEntries<P, DeviceArray>(
+      batch, [](auto* address, size_t size) { return ArrayAt(address, size); },
+      [&](size_t k, const OptimEntry<P, DeviceArray>& entry) { table[k] = entry; });
+  const auto scalars = kernels::cuda::ScalarsOf<T>(kernels::cuda::TermsOf(options), batch);
+  const size_t threads = kernels::cuda::ChunksOf(batch) * kernels::cuda::kOptimThreads;
+  kernels::cuda::WithUpdate<T>(options, batch.step, [&](const auto& update) {
+    using Update = std::decay_t<decltype(update)>;
+    AddKernel(stream, name, threads, StepBody<P, Update>(), table, update, scalars);
+  });
+}
+
+// The kernel that has this name, with the signature of its table.
+template <typename Options, const optim::OptimKernelName<Options>& name>
+void Step(Stream* stream, const Options& options, const kernels::OptimBatch& batch) {
+  kernels::cuda::WithElementType(batch.type, [&](auto element) {
+    AddStep<decltype(element)>(stream, name.name, options, batch);
+  });
+}
+
+}  // namespace
+
+KernelTable OptimKernels() {
+  KernelTable table;
+  table.Add(optim::kSgd, Step<kernels::SgdOptions, optim::kSgd>);
+  table.Add(optim::kAdam, Step<kernels::AdamOptions, optim::kAdam>);
+  table.Add(optim::kAdagrad, Step<kernels::AdagradOptions, optim::kAdagrad>);
+  table.Add(optim::kAdadelta, Step<kernels::AdadeltaOptions, optim::kAdadelta>);
+  table.Add(optim::kAdamax, Step<kernels::AdamaxOptions, optim::kAdamax>);
+  table.Add(optim::kRmsProp, Step<kernels::RmsPropOptions, optim::kRmsProp>);
+  table.Add(optim::kRprop, Step<kernels::RpropOptions, optim::kRprop>);
+  return table;
+}
+
+}  // namespace psd::emulated

@@ -1,0 +1,247 @@
+// The operators of GPUs, run on an emulated device, against the CPU's.
+
+#include "core/device_kernels/emulated/operator_kernels.h"
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <iterator>
+#include <limits>
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "core/base/kernel_table.h"
+#include "core/base/stream.h"
+#include "core/device/emulated/emulated_device.h"
+#include "core/tensor/dtype.h"
+#include "core/tensor/ops/cast.h"
+#include "core/tensor/ops/elementwise.h"
+#include "core/tensor/ops/gather.h"
+#include "core/tensor/ops/kernels.h"
+#include "core/tensor/ops/reduce.h"
+#include "core/tensor/ops/shape_ops.h"
+#include "core/tensor/tensor.h"
+#include "gtest/gtest.h"
+#include "tests/core/device_kernels/device_memory.h"
+
+namespace psd {
+namespace {
+
+using testing::DeviceCopy;
+using testing::DeviceWith;
+
+class EmulatedOperatorTest : public ::testing::TestWithParam<uint64_t> {
+ protected:
+  Tensor There(const Tensor& x) { return *x.Clone(&device_->memory()); }
+
+  const std::shared_ptr<EmulatedDevice> device_ =
+      DeviceWith(emulated::OperatorKernels(), GetParam());
+};
+
+INSTANTIATE_TEST_SUITE_P(Seeds, EmulatedOperatorTest, ::testing::Values(0, 1, 2));
+
+// Numbers of all magnitudes, and the special ones. Integers are in [-100, 100].
+Tensor Numbers(DType dtype, const Shape& shape, unsigned seed = 1) {
+  std::mt19937 random(seed);
+  std::vector<double> all(static_cast<size_t>(shape.NumElements()));
+  for (double& each : all)
+    each = (static_cast<double>(random() % 20001) - 10000) / (random() % 2 == 0 ? 100 : 1000);
+  if (dtype == DType::kF32 || dtype == DType::kF64) {
+    const double infinity = std::numeric_limits<double>::infinity();
+    const double odd[] = {std::nan(""), infinity, -infinity, 0, -0.0, 1e-40, 1e30};
+    for (size_t i = 0; i < std::size(odd) && 5 * i + 2 < all.size(); ++i) all[5 * i + 2] = odd[i];
+  }
+  return *ops::Cast(Tensor::Of<double>(shape, std::move(all)), dtype);
+}
+
+// How many numbers of the type lie between the two: 0 for equal bits, and for two NaNs.
+template <typename T, typename Bits>
+double Ulps(T a, T b) {
+  if (std::isnan(a) || std::isnan(b)) return std::isnan(a) == std::isnan(b) ? 0 : INFINITY;
+  if (a == b) return 0;
+  if (std::isinf(a) || std::isinf(b)) return INFINITY;
+  const auto place = [](T x) {
+    Bits bits;
+    std::memcpy(&bits, &x, sizeof(x));
+    return bits < 0 ? -static_cast<double>(bits & std::numeric_limits<Bits>::max())
+                    : static_cast<double>(bits);
+  };
+  return std::abs(place(a) - place(b));
+}
+
+// The two have the same shape and dtype, and elements that differ by at most `ulps`.
+void ExpectNear(const absl::StatusOr<Tensor>& there, const absl::StatusOr<Tensor>& here,
+                double ulps, const std::string& what) {
+  ASSERT_TRUE(there.ok()) << what << ": " << there.status();
+  ASSERT_TRUE(here.ok()) << what << ": " << here.status();
+  EXPECT_FALSE(there->OnHost()) << what;
+  const Tensor got = *there->ToHost()->Contiguous();
+  const Tensor want = *here->Contiguous();
+  ASSERT_EQ(got.dtype(), want.dtype()) << what;
+  ASSERT_EQ(got.shape(), want.shape()) << what;
+  const auto count = static_cast<size_t>(want.NumElements());
+  for (size_t i = 0; i < count; ++i) {
+    double distance = 0;
+    if (want.dtype() == DType::kF32) {
+      distance = Ulps<float, int32_t>(got.data<float>()[i], want.data<float>()[i]);
+    } else if (want.dtype() == DType::kF64) {
+      distance = Ulps<double, int64_t>(got.data<double>()[i], want.data<double>()[i]);
+    } else {
+      const size_t bytes = ItemSize(want.dtype());
+      distance = std::memcmp(static_cast<const std::byte*>(got.raw_data()) + i * bytes,
+                             static_cast<const std::byte*>(want.raw_data()) + i * bytes, bytes);
+    }
+    ASSERT_LE(std::abs(distance), ulps) << what << " at " << i << " of " << count;
+  }
+}
+
+const Shape kShapes[] = {{0}, {1}, {7}, {3, 0}, {5, 33}, {2, 3, 65}};
+
+TEST_P(EmulatedOperatorTest, ArithmeticHasTheBitsOfTheCpu) {
+  for (const DType dtype : {DType::kF32, DType::kF64, DType::kI32, DType::kI64}) {
+    for (const Shape& shape : kShapes) {
+      const Tensor a = Numbers(dtype, shape), b = Numbers(dtype, shape, 2);
+      ExpectNear(ops::Add(There(a), There(b)), ops::Add(a, b), 0, "Add");
+      ExpectNear(ops::Sub(There(a), There(b)), ops::Sub(a, b), 0, "Sub");
+      ExpectNear(ops::Mul(There(a), There(b)), ops::Mul(a, b), 0, "Mul");
+      ExpectNear(ops::Neg(There(a)), ops::Neg(a), 0, "Neg");
+      if (dtype == DType::kI32 || dtype == DType::kI64) continue;
+      ExpectNear(ops::Div(There(a), There(b)), ops::Div(a, b), 0, "Div");
+      ExpectNear(ops::Relu(There(a)), ops::Relu(a), 0, "Relu");
+      ExpectNear(ops::Sqrt(There(a)), ops::Sqrt(a), 0, "Sqrt");
+      ExpectNear(ops::ReluGradient(There(a), There(b)), ops::ReluGradient(a, b), 0, "ReluGradient");
+      ExpectNear(ops::SqrtGradient(There(a), There(b)), ops::SqrtGradient(a, b), 0, "SqrtGradient");
+    }
+  }
+}
+
+TEST_P(EmulatedOperatorTest, BroadcastAndStridedOperandsHaveTheBitsOfTheCpu) {
+  const Tensor a = Numbers(DType::kF32, {4, 1, 33}), b = Numbers(DType::kF32, {5, 1}, 2);
+  ExpectNear(ops::Add(There(a), There(b)), ops::Add(a, b), 0, "[4, 1, 33] + [5, 1]");
+  ExpectNear(ops::Mul(There(b), There(a)), ops::Mul(b, a), 0, "[5, 1] * [4, 1, 33]");
+  const Tensor matrix = Numbers(DType::kF32, {6, 9});
+  const auto turned = [](const Tensor& x) { return *ops::Transpose(x, 0, 1); };
+  ExpectNear(ops::Sub(turned(There(matrix)), turned(There(matrix))),
+             ops::Sub(turned(matrix), turned(matrix)), 0, "transposed");
+  for (const DType dtype : {DType::kF32, DType::kF64, DType::kF16, DType::kU8}) {
+    const Tensor x = Numbers(dtype, {6, 9});
+    ExpectNear(turned(There(x)).Contiguous(&device_->memory()), turned(x).Contiguous(), 0,
+               "StridedCopy");
+  }
+}
+
+// The libraries' functions are not rounded correctly. 4 ulps are what the CPU's kernels and those
+// of the host's library differ by.
+TEST_P(EmulatedOperatorTest, FunctionsAreWithinFourUlpsOfTheCpu) {
+  for (const DType dtype : {DType::kF32, DType::kF64}) {
+    for (const Shape& shape : kShapes) {
+      const Tensor x = Numbers(dtype, shape);
+      ExpectNear(ops::Exp(There(x)), ops::Exp(x), 4, "Exp");
+      ExpectNear(ops::Log(There(x)), ops::Log(x), 4, "Log");
+      ExpectNear(ops::Tanh(There(x)), ops::Tanh(x), 4, "Tanh");
+      ExpectNear(ops::Sigmoid(There(x)), ops::Sigmoid(x), 4, "Sigmoid");
+    }
+  }
+}
+
+// A compiler may fuse the CPU's multiplication and subtraction, so these are compared where the
+// difference does not cancel out.
+TEST_P(EmulatedOperatorTest, GradientsOfFunctionsAreWithinTwoUlpsOfTheCpu) {
+  for (const DType dtype : {DType::kF32, DType::kF64}) {
+    const Tensor y = *Tensor::Full({100}, dtype, 0.3), g = Numbers(dtype, {100});
+    ExpectNear(ops::SigmoidGradient(There(y), There(g)), ops::SigmoidGradient(y, g), 2,
+               "SigmoidGradient");
+    ExpectNear(ops::TanhGradient(There(y), There(g)), ops::TanhGradient(y, g), 2, "TanhGradient");
+  }
+}
+
+TEST_P(EmulatedOperatorTest, CastsHaveTheBitsOfTheCpu) {
+  const DType all[] = {DType::kF32, DType::kF64,  DType::kI64, DType::kI32,
+                       DType::kU8,  DType::kBool, DType::kF16, DType::kBF16};
+  for (const DType from : all) {
+    for (const DType to : all) {
+      if (from == to) continue;
+      const Tensor x = Numbers(from, {77});
+      ExpectNear(ops::Cast(There(x), to), ops::Cast(x, to), 0,
+                 std::string(DTypeName(from)) + " to " + std::string(DTypeName(to)));
+    }
+  }
+}
+
+TEST_P(EmulatedOperatorTest, MaximaHaveTheBitsOfTheCpuAndSumsAreNear) {
+  for (const DType dtype : {DType::kF32, DType::kF64, DType::kI32, DType::kI64}) {
+    const Tensor x = Numbers(dtype, {3, 50, 5});
+    const Tensor whole = *Tensor::Full({3, 50, 5}, dtype, 7);
+    for (const int axis : {0, 1, 2}) {
+      ExpectNear(ops::Max(There(x), axis), ops::Max(x, axis), 0, "Max");
+      ExpectNear(ops::ArgMax(There(x), axis), ops::ArgMax(x, axis), 0, "ArgMax");
+      ExpectNear(ops::Sum(There(whole), axis), ops::Sum(whole, axis), 0, "Sum of sevens");
+    }
+    ExpectNear(ops::Sum(There(x)), ops::Sum(x), 0, "Sum with NaN");
+  }
+  // All terms are positive, so the CPU's sum in f32 is off by a few roundings only.
+  const Tensor positive = *ops::Exp(*ops::Relu(*Tensor::Full({1000}, DType::kF32, 0.1)));
+  ExpectNear(ops::Sum(There(positive)), ops::Sum(positive), 16, "Sum");
+  const Tensor none = *Tensor::Zeros({0, 3}, DType::kF32);
+  ExpectNear(ops::Sum(There(none), 0), ops::Sum(none, 0), 0, "Sum of nothing");
+}
+
+TEST_P(EmulatedOperatorTest, RowsAreGatheredAndScattered) {
+  for (const DType dtype : {DType::kF32, DType::kF64, DType::kF16, DType::kU8}) {
+    for (const int64_t width : {0, 1, 3, 64}) {
+      const Tensor table = Numbers(dtype, {9, width});
+      const Tensor ids = Tensor::Of<int64_t>({4}, {8, 0, 3, 8});
+      ExpectNear(ops::GatherRows(There(table), There(ids)), ops::GatherRows(table, ids), 0,
+                 "GatherRows");
+    }
+  }
+  const DeviceCopy<float> table(*device_, {0, 1, 2, 3, 4, 5});
+  const DeviceCopy<int64_t> ids(*device_, {2, 0});
+  const DeviceCopy<float> rows(*device_, {10, 11, 12, 13});
+  device_->kernels().Find(ops::kScatterRows)(&device_->default_stream(), table.bytes(),
+                                             2 * sizeof(float), ids.data(), 2, rows.bytes());
+  EXPECT_EQ(table.Read(), (std::vector<float>{12, 13, 2, 3, 10, 11}));
+}
+
+template <typename T>
+void CompareRandom(EmulatedDevice& device, const ops::RandomName& name, DType dtype, double first,
+                   double second) {
+  for (const size_t count : {0, 1, 2, 5, 1001}) {
+    std::vector<T> want(count);
+    ops::CpuKernels().Find(name)(nullptr, dtype, 17, first, second,
+                                 reinterpret_cast<std::byte*>(want.data()), count);
+    const DeviceCopy<T> got(device, std::vector<T>(count, -1));
+    device.kernels().Find(name)(&device.default_stream(), dtype, 17, first, second, got.bytes(),
+                                count);
+    const std::vector<T> read = got.Read();
+    ASSERT_TRUE(count == 0 || std::memcmp(read.data(), want.data(), count * sizeof(T)) == 0)
+        << name.name << " of " << count;
+  }
+}
+
+TEST_P(EmulatedOperatorTest, RandomNumbersHaveTheBitsOfTheCpu) {
+  CompareRandom<float>(*device_, ops::kUniform, DType::kF32, -1, 3);
+  CompareRandom<double>(*device_, ops::kUniform, DType::kF64, 0, 1e-3);
+  CompareRandom<float>(*device_, ops::kNormal, DType::kF32, 0, 1);
+  CompareRandom<double>(*device_, ops::kNormal, DType::kF64, 5, 0.1);
+}
+
+// The CPU's kernels that devices do not have yet. A step towards a full table shortens this list.
+TEST(EmulatedOperatorListTest, TheKernelsThatAreMissingAreThese) {
+  const std::set<std::string> missing = {
+      "Softmax",      "LogSoftmax",           "SoftmaxGradient", "LogSoftmaxGradient",
+      "CrossEntropy", "CrossEntropyGradient", "Matmul"};
+  const std::vector<std::string> there = emulated::OperatorKernels().Names();
+  std::set<std::string> all(there.begin(), there.end());
+  for (const std::string& name : missing) EXPECT_TRUE(all.insert(name).second) << name;
+  const std::vector<std::string> cpu = ops::CpuKernels().Names();
+  EXPECT_EQ(all, std::set<std::string>(cpu.begin(), cpu.end()));
+}
+
+}  // namespace
+}  // namespace psd
