@@ -128,7 +128,8 @@ def find_tests(bin_folder):
     """Returns all tests that name a row."""
     programs = bazel(
         "query", "kind('cc_test rule', rdeps(//tests/..., @com_google_googletest//:all))"
-        " except rdeps(//tests/..., //tests/fuzz:fuzz_driver)")
+        " except rdeps(//tests/..., //tests/fuzz:fuzz_driver)"
+        " except attr(tags, '\\bmanual\\b', //tests/...)")
     shells = bazel("query", "--output=xml", "kind('sh_test rule', //tests/...)")
     tests = []
     for label in sorted(programs.split()):
