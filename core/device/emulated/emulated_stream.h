@@ -53,7 +53,7 @@ class EmulatedStream : public Stream {
     if (!status.ok()) return status;
     return AddKernel(kernel, [this, count, body, backwards = Backwards(),
                               all = std::make_tuple(std::move(arguments)...)]() mutable {
-      auto translate = [this](auto& array) { Translate(array); };
+      auto translate = [this](auto& array) { this->Translate(array); };
       std::apply(
           [&](auto&... each) {
             (emulated::VisitArrays(each, translate), ...);
