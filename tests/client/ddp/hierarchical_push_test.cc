@@ -1,9 +1,11 @@
 // Trainers of two hosts: each host adds up its gradients, and one of its trainers pushes for all.
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -222,6 +224,36 @@ TEST_F(HierarchicalPushTest, DDP_32_MistakesInItsParametersAreNamed) {
       HierarchicalPush::Create(worker(0), groups_[0], *optimizer, {table}).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("tables need an optimizer of their own"));
+}
+
+TEST_F(HierarchicalPushTest, DDP_32_AStepWaitsUntilOtherTrainersLeaveTheirSeats) {
+  Start(4);
+  std::vector<Handles> all(2);
+  InParallel(2, [&](int i) { all[i] = Make(i, 2, {"w"}, Sgd()); });
+  OptimizerSettings settings;
+  settings.mode = UpdateMode::Synchronous(2, UpdateMode::Reduction::kSum);
+  std::vector<std::unique_ptr<DistributedOptimizer>> others(2);
+  InParallel(2, [&](int i) {  // t2 and t3 take both seats
+    Worker& other = worker(2 + i);
+    others[i] = Must(
+        DistributedOptimizer::Create(other, "main", Sgd(), Parameters(2 + i, {"w"}), settings));
+    EXPECT_TRUE(others[i]->Step(Must(other.NewContext())).ok());
+  });
+  traffic_.steps = 0;
+  std::atomic<bool> ended{false};
+  InParallel(3, [&](int i) {
+    if (i == 2) {
+      // The second try comes when the first one was refused.
+      while (traffic_.steps < 2 && !ended) std::this_thread::yield();
+      others.clear();
+      return;
+    }
+    const absl::Status stepped =
+        all[i].push->Step(WithGradients(i, *all[i].push, {Wavy({100, 100}, i)}));
+    EXPECT_TRUE(stepped.ok()) << stepped;
+    ended = true;
+  });
+  EXPECT_GE(traffic_.steps, 2);
 }
 
 // Only a lack of seats is waited for.

@@ -31,13 +31,14 @@
 
 namespace psd {
 
-// The gradients that an owner has received.
+// The gradients and steps that an owner has received.
 struct Traffic {
   std::atomic<size_t> bytes{0};
   std::atomic<bool> mute{false};        // while true, the owner answers nobody
   std::atomic<bool> mute_steps{false};  // the next step that arrives sets `mute`
   std::atomic<bool> no_room{false};     // while true, the owner has no room for steps
   std::atomic<int> refused_steps{0};    // for which there was no room
+  std::atomic<int> steps{0};            // requests for a step that have arrived
 };
 
 inline bool IsOf(const carrier::Message& message, const std::string& method) {
@@ -49,6 +50,7 @@ inline worker::RuntimeOptions Counting(Traffic& traffic) {
   rules.loses = [&traffic](const carrier::Message& message) {
     if (IsOf(message, "gradient.push") || IsOf(message, "autograd.gradient"))
       traffic.bytes += message.TotalBytes();
+    if (IsOf(message, "optimizer.step")) ++traffic.steps;
     if (IsOf(message, "optimizer.step") && traffic.mute_steps.exchange(false)) traffic.mute = true;
     return false;
   };
