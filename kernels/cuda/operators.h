@@ -502,7 +502,10 @@ template <bool kGather, template <typename> class ArrayOf, typename Make, typena
 void WithRows(void* table, size_t table_bytes, size_t row_bytes, const int64_t* ids, size_t count,
               void* rows, const Make& make, const Run& run) {
   if (count == 0 || row_bytes == 0) return;
-  WithItem(row_bytes, [&](auto zero) {
+  // A view may start anywhere in its block, so the addresses limit the width of an item too.
+  const size_t width_bits =
+      row_bytes | reinterpret_cast<uintptr_t>(table) | reinterpret_cast<uintptr_t>(rows);
+  WithItem(width_bits, [&](auto zero) {
     using Item = decltype(zero);
     const size_t width = row_bytes / sizeof(Item);
     run(CopyRowsBody<Item, kGather, ArrayOf>{make(As<Item>(table), table_bytes / sizeof(Item)),

@@ -3,11 +3,10 @@
 // Launches operators on a GPU. Only programs that are built with CUDA link these functions.
 // Thread-safe.
 //
-// All addresses of elements are in the memory of the device, and aligned to their type; rows and
-// tables of rows to 8 bytes. The operators are documented where kernels/cuda/operators.h says. Each
-// call adds at most one launch to the stream, and none if there is no element to compute. It
-// returns 0 or the cudaError_t of the launch; errors of the kernel itself are reported by the
-// stream.
+// All addresses of elements are in the memory of the device, and aligned to their type. The
+// operators are documented where kernels/cuda/operators.h says. Each call adds at most one launch
+// to the stream, and none if there is no element to compute. It returns 0 or the cudaError_t of the
+// launch; errors of the kernel itself are reported by the stream.
 
 #include <cstddef>
 #include <cstdint>
