@@ -133,6 +133,11 @@ OptimArrays ArraysOf(size_t k, size_t size) {
   return arrays;
 }
 
+// As memcpy, but the addresses of no bytes may be null.
+void CopyElements(void* to, const void* from, size_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+}
+
 // Runs the CPU's kernel. All arrays are aligned.
 template <typename P, typename Options>
 void StepOnCpu(const optim::OptimKernelName<Options>& name, const Options& options, const Run& run,
@@ -143,7 +148,7 @@ void StepOnCpu(const optim::OptimKernelName<Options>& name, const Options& optio
   const auto aligned = [](auto& elements) {
     const size_t bytes = elements.size() * sizeof(elements[0]);
     std::vector<Line> lines(bytes / sizeof(Line) + 1);
-    std::memcpy(lines.data(), elements.data(), bytes);
+    CopyElements(lines.data(), elements.data(), bytes);
     return lines;
   };
   for (size_t k = 0; k < all.size(); ++k) {
@@ -160,10 +165,10 @@ void StepOnCpu(const optim::OptimKernelName<Options>& name, const Options& optio
       arrays[0].state[s] = state[s].data();
     }
     optim::CpuOptimKernels().Find(name)(nullptr, options, BatchOf<P>(arrays, run));
-    std::memcpy(each.next.data(), next.data(), each.next.size() * sizeof(P));
+    CopyElements(each.next.data(), next.data(), each.next.size() * sizeof(P));
     for (size_t s = 0; s < kernels::kMaxOptimStates; ++s)
-      std::memcpy(each.state[s].data(), state[s].data(),
-                  each.state[s].size() * sizeof(NumberOf<P>));
+      CopyElements(each.state[s].data(), state[s].data(),
+                   each.state[s].size() * sizeof(NumberOf<P>));
   }
 }
 
