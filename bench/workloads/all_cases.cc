@@ -6,9 +6,9 @@ namespace psd::bench {
 
 std::vector<Case> AllCases() {
   std::vector<Case> all;
-  for (auto family :
-       {CallCases, MixedCases, PullCases, PushCases, StepCases, FloodCases, GraphCases, OptimizerCases,
-        RowsCases, TrainerCases, GroupCases, MemoryCases, ReferenceCases, SavingCases}) {
+  for (auto family : {CallCases, MixedCases, PullCases, PushCases, StepCases, FloodCases,
+                      GraphCases, OptimizerCases, RowsCases, TrainerCases, GroupCases, MemoryCases,
+                      ReferenceCases, SavingCases}) {
     for (Case& one : family()) all.push_back(std::move(one));
   }
   return all;

@@ -26,6 +26,7 @@ enum Kind : uint8_t {
   kDeclined = 11,
   kGone = 12,
   kForgotten = 13,
+  kRead = 14,
 };
 
 constexpr size_t kLentEntryBytes = 3 * 8;
@@ -35,7 +36,7 @@ constexpr size_t kFixedNumberBytes = 2 * 8;
 constexpr size_t kKindOffset = 4;
 constexpr size_t kBufferCountOffset = 12;
 
-constexpr size_t kHelloBytes = 16 + 4 + 4 + 4 * 8;
+constexpr size_t kHelloBytes = 16 + 4 + 4 + 5 * 8;
 constexpr size_t kBufferOverheadBytes = 64;
 
 struct Preamble {
@@ -104,19 +105,33 @@ absl::StatusOr<MessageShape> ReadShape(const Preamble& preamble, ByteReader& bod
   return shape;
 }
 
+absl::StatusOr<StreamRole> ReadRole(ByteReader& body) {
+  const uint32_t role = body.ReadU32();
+  if (role > static_cast<uint32_t>(StreamRole::kWhole)) return Malformed("stream role ", role);
+  return static_cast<StreamRole>(role);
+}
+
 absl::StatusOr<HelloFrame> DecodeHello(const Preamble& preamble, ByteReader body) {
   PSD_RETURN_IF_ERROR(CheckBodyBytes(preamble, kHelloBytes));
   HelloFrame hello;
   body.Read(hello.token.data(), hello.token.size());
-  uint32_t role = body.ReadU32();
-  if (role > static_cast<uint32_t>(StreamRole::kWhole)) return Malformed("stream role ", role);
-  hello.role = static_cast<StreamRole>(role);
+  PSD_ASSIGN_OR_RETURN(hello.role, ReadRole(body));
   hello.stream_index = body.ReadU32();
   hello.limits.max_header_bytes = body.ReadU64();
   hello.limits.max_message_bytes = body.ReadU64();
   hello.limits.max_buffers = body.ReadU64();
   hello.limits.max_assembly_bytes = body.ReadU64();
+  hello.max_unread_bytes = body.ReadU64();
   return hello;
+}
+
+absl::StatusOr<ReadFrame> DecodeRead(const Preamble& preamble, ByteReader body) {
+  PSD_RETURN_IF_ERROR(CheckBodyBytes(preamble, 4 + 8));
+  ReadFrame frame;
+  PSD_ASSIGN_OR_RETURN(frame.role, ReadRole(body));
+  if (frame.role == StreamRole::kControl) return Malformed("`read` for the control stream");
+  frame.bytes = body.ReadU64();
+  return frame;
 }
 
 absl::StatusOr<MessageFrame> DecodeMessage(const Preamble& preamble, ByteReader body,
@@ -318,6 +333,7 @@ void FrameEncoder::Hello(const HelloFrame& hello) {
   U64(hello.limits.max_message_bytes);
   U64(hello.limits.max_buffers);
   U64(hello.limits.max_assembly_bytes);
+  U64(hello.max_unread_bytes);
 }
 
 void FrameEncoder::Whole(const Message& message) {
@@ -418,6 +434,12 @@ void FrameEncoder::Forgotten(uint64_t segment) {
   U64(segment);
 }
 
+void FrameEncoder::Read(const ReadFrame& read) {
+  Preamble(kRead, 0, 0, 4 + 8);
+  U32(static_cast<uint32_t>(read.role));
+  U64(read.bytes);
+}
+
 std::vector<Buffer> FrameEncoder::Take() {
   FlushTail();
   bytes_ = 0;
@@ -502,6 +524,8 @@ absl::StatusOr<std::optional<Frame>> FrameDecoder::Next() {
       return DecodeId<GoneFrame>(preamble, body);
     case kForgotten:
       return DecodeId<ForgottenFrame>(preamble, body);
+    case kRead:
+      return Wrap(DecodeRead(preamble, body));
     default:
       return Malformed("unknown kind ", preamble.kind);
   }

@@ -1,11 +1,11 @@
 #pragma once
 
-// The carriers' wire format, version 1. A network message is a sequence of whole frames. Every
+// The carriers' wire format, version 2. A network message is a sequence of whole frames. Every
 // frame starts with a preamble of 24 bytes; all integers are little-endian.
 //
 //   offset  size  preamble
 //        0     3  "psd"
-//        3     1  version, 1
+//        3     1  version, 2
 //        4     1  kind
 //        5     3  zero
 //        8     4  header_bytes: length of the message's header (message, announce; else zero)
@@ -14,7 +14,7 @@
 //
 //   kind         body
 //   1 hello      16 link token, 4 role, 4 stream index, 8 max_header_bytes, 8 max_message_bytes,
-//                8 max_buffers, 8 max_assembly_bytes
+//                8 max_buffers, 8 max_assembly_bytes, 8 max_unread_bytes
 //   2 message    buffer_count x 8 buffer sizes, header, buffers one after another
 //   3 announce   8 transfer id, 8 piece_bytes, buffer_count x 8 buffer sizes
 //   4 piece      8 transfer id, 8 offset, bytes
@@ -31,6 +31,8 @@
 //                message, and the sender sends it again in another way
 //  12 gone       8 segment id: the sender of this frame will not name its segment any more
 //  13 forgotten  8 segment id: the answer to `gone`; the segment is no longer mapped
+//  14 read       4 role, 8 bytes: what the receiver has read of all messages and pieces on the
+//                streams with this role (kBulk or kWhole), without preambles and tables
 //
 // A transfer is a message in pieces. Its bytes are the header and the buffers one after another.
 // Piece k covers [k * piece_bytes, (k + 1) * piece_bytes); the last piece may be shorter. On every
@@ -41,6 +43,10 @@
 // memory in this order too, and leaves a stream unread while the piece at its front waits for
 // memory. So that such a piece never keeps back another transfer that has memory already, a sender
 // mixes pieces of several transfers only after the word `room` (see BulkQueue).
+//
+// A receiver may leave streams unread while messages wait for memory. So a sender stops when the
+// messages and pieces that it has sent on the streams of one role, and of which no `read` has come,
+// reach the receiver's max_unread_bytes. A receiver sends `read` at least for every half of that.
 //
 // A lent message leaves buffers where they are: in segments that the receiver maps (only between
 // processes of one host, core/carrier/shm/lending). The sender keeps them unchanged until the
@@ -65,7 +71,7 @@
 namespace psd::carrier {
 
 inline constexpr size_t kPreambleBytes = 24;
-inline constexpr uint8_t kFrameVersion = 1;
+inline constexpr uint8_t kFrameVersion = 2;
 // Messages of at most this many bytes (header and buffers) travel in order.
 inline constexpr size_t kMaxInlineBytes = size_t{64} << 10;
 // A message of at most this many bytes travels as one frame, a larger one in pieces.
@@ -93,6 +99,9 @@ struct HelloFrame {
   uint32_t stream_index = 0;
   // The bounds of the sender of this frame, without max_send_queue_bytes, which is not sent.
   Limits limits;
+  // The bytes that may be under way to the sender of this frame on the streams of one role (kBulk
+  // or kWhole). A sender may exceed it by one frame.
+  size_t max_unread_bytes = 0;
 };
 
 // The sizes of a message's header and buffers.
@@ -162,10 +171,14 @@ struct GoneFrame {
 struct ForgottenFrame {
   uint64_t segment = 0;
 };
+struct ReadFrame {
+  StreamRole role = StreamRole::kBulk;  // not kControl
+  uint64_t bytes = 0;                   // since the link was opened
+};
 
 using Frame = std::variant<HelloFrame, MessageFrame, AnnounceFrame, PieceFrame, AckFrame,
                            OpenBulkFrame, GoodbyeFrame, RoomFrame, LentFrame, ReturnedFrame,
-                           DeclinedFrame, GoneFrame, ForgottenFrame>;
+                           DeclinedFrame, GoneFrame, ForgottenFrame, ReadFrame>;
 
 // Returns how many bytes at the start of a frame hold numbers (sizes, ids, offsets). `preamble` is
 // its first kPreambleBytes bytes, which may be invalid; the frame may be shorter than the result.
@@ -212,6 +225,7 @@ class FrameEncoder {
   void Declined(const DeclinedFrame& declined);
   void Gone(uint64_t segment);
   void Forgotten(uint64_t segment);
+  void Read(const ReadFrame& read);
 
   bool empty() const { return bytes_ == 0; }
   size_t bytes() const { return bytes_; }

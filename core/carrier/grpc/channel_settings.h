@@ -19,6 +19,10 @@ int MaxNetworkMessageBytes(const GrpcCarrierOptions& options);
 // worker accepts, before it breaks off streams. 0 means no limit.
 size_t ReceiveQuotaBytes(const GrpcCarrierOptions& options);
 
+// Returns how many bytes of large messages of one link gRPC may keep until this worker reads them,
+// for each of the two kinds of streams that bring such messages (HelloFrame::max_unread_bytes).
+size_t UnreadBytesOfLink(const GrpcCarrierOptions& options);
+
 // The flow-control window of a connection: how many bytes the peer may send that this worker has
 // not read. Connections that a server accepts are always kProbed, because their use is not known
 // when they are made.
@@ -27,8 +31,8 @@ enum class Window {
   // first bytes have come, so each large message takes at least a round trip. In return, the
   // payload that comes in pieces over several connections stays small enough for the caches.
   kFixed,
-  kProbed,  // the bandwidth-delay product, which gRPC measures, up to megabytes. The sender does
-            // not wait for the receiver
+  kProbed,  // the bandwidth-delay product, which gRPC measures and which may become tens of
+            // megabytes. The sender waits for the receiver only at UnreadBytesOfLink
 };
 
 // Returns the window for connections that bring pieces of large messages. `round_trip` is the time

@@ -54,7 +54,7 @@ class GrpcCore : public std::enable_shared_from_this<GrpcCore> {
     std::shared_ptr<GrpcCore> core_;
     const size_t bytes_;
   };
-  // Counts a network message of `bytes` bytes that is to wait for room. Returns nothing if it may
+  // Counts `bytes` bytes that streams keep while they wait for room. Returns nothing if they may
   // not wait, because gRPC already keeps too many such bytes.
   std::optional<Unread> KeepUnread(size_t bytes);
 

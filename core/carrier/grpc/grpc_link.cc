@@ -28,7 +28,9 @@ GrpcLink::GrpcLink(std::shared_ptr<GrpcCore> core, std::string address, const Li
       send_limits_(core_->options().limits),
       bulk_queue_(core_->options().piece_bytes),
       assembler_(core_->options().limits, core_->bulk_memory(), core_->small_memory().headers,
-                 core_->waiting()) {}
+                 core_->waiting()),
+      read_{ReadCount(UnreadBytesOfLink(core_->options())),
+            ReadCount(UnreadBytesOfLink(core_->options()))} {}
 
 // Opening.
 
@@ -78,7 +80,7 @@ void GrpcLink::Accept(std::shared_ptr<GrpcCore> core, std::shared_ptr<GrpcStream
     MutexLock lock(link->send_mutex_);
     link->phase_ = Phase::kOpen;
     link->outlets_[kControl].stream = control;
-    link->SetPeerLimits(hello.limits);
+    link->SetPeerLimits(hello);
   }
   if (!control->SetOwner(link)) return;  // the stream has ended; its hello came too late
   // Once the link is registered, other threads may end it. They call the handler after this task.
@@ -106,8 +108,9 @@ void GrpcLink::OpenAccepted(const std::shared_ptr<GrpcStream>& control,
   WatchForStalls();
 }
 
-void GrpcLink::SetPeerLimits(const Limits& peer) {
-  send_limits_ = SmallerLimits(send_limits_, peer);
+void GrpcLink::SetPeerLimits(const HelloFrame& peer) {
+  send_limits_ = SmallerLimits(send_limits_, peer.limits);
+  for (UnreadWindow& window : windows_) window.set_bound(peer.max_unread_bytes);
   bulk_queue_.set_peer_assembly_bytes(send_limits_.max_assembly_bytes);
 }
 

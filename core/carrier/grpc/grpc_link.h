@@ -20,6 +20,7 @@
 #include "core/carrier/grpc/channel_settings.h"
 #include "core/carrier/grpc/grpc_core.h"
 #include "core/carrier/grpc/grpc_stream.h"
+#include "core/carrier/grpc/unread_window.h"
 #include "core/carrier/serial_runner.h"
 #include "core/carrier/waiting_line.h"
 
@@ -77,7 +78,8 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
   // Frames that go out together.
   struct Queued {
     FrameEncoder frames;
-    MemoryCharge charge;  // null on the control stream
+    size_t message_bytes = 0;  // of a message that counts as unread until the peer has read it
+    MemoryCharge charge;       // null on the control stream
   };
 
   // A stream and the frames that wait for it.
@@ -110,14 +112,17 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
     size_t handled_bytes = 0;
     PlaceInLine place;  // for the next frame, if it is a whole message that found no room
     bool may_wait = true;
-    std::optional<GrpcCore::Unread> unread;  // set while it waits
+    std::shared_ptr<GrpcCore::Unread> unread;  // set while it waits
   };
+
+  // The two kinds of streams that bring large messages, each of which waits for room on its own.
+  enum Kind : size_t { kWholes, kPieces, kKinds };
 
   // Opening.
   void StartDialling(absl::Duration timeout) PSD_EXCLUDES(send_mutex_);
   void OpenAccepted(const std::shared_ptr<GrpcStream>& control, const AcceptCallback& accept)
       PSD_EXCLUDES(send_mutex_);
-  void SetPeerLimits(const Limits& peer) PSD_REQUIRES(send_mutex_);
+  void SetPeerLimits(const HelloFrame& peer) PSD_REQUIRES(send_mutex_);
   void TellOpened();
 
   // Ending. BeginEnd returns true the first time; then TellEnd must follow, as a task of runner_ on
@@ -128,6 +133,7 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
 
   // Sending.
   static StreamRole RoleOf(size_t number);
+  static Kind KindOf(StreamRole role) { return role == StreamRole::kWhole ? kWholes : kPieces; }
   // Must be called when the outlet's stream can be written to. Queues this end's hello as the first
   // frame.
   void Open(size_t number) PSD_REQUIRES(send_mutex_);
@@ -191,7 +197,10 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
   void HandleInbound(const std::shared_ptr<GrpcStream>& stream, const grpc::ByteBuffer& bytes,
                      Inbound inbound);
   // Lets the next frame, which found no room, wait for it. Returns false if it may not wait.
-  bool AwaitRoom(const grpc::ByteBuffer& bytes, Inbound& inbound);
+  bool AwaitRoom(const std::shared_ptr<GrpcStream>& stream, Inbound& inbound)
+      PSD_EXCLUDES(send_mutex_, receive_mutex_);
+  // Counts bytes of a large message that were read.
+  void CountRead(StreamRole role, size_t bytes) PSD_EXCLUDES(receive_mutex_);
   // Returns false if the next frame finds no room yet.
   absl::StatusOr<bool> HandleFrames(const std::shared_ptr<GrpcStream>& stream,
                                     const grpc::ByteBuffer& bytes, Inbound& inbound);
@@ -216,6 +225,7 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
       PSD_EXCLUDES(receive_mutex_);
   absl::Status HandleAck(uint64_t transfer) PSD_EXCLUDES(send_mutex_);
   absl::Status HandleRoom(uint64_t transfer) PSD_EXCLUDES(send_mutex_);
+  absl::Status HandleRead(const ReadFrame& read) PSD_EXCLUDES(send_mutex_);
 
   const std::shared_ptr<GrpcCore> core_;  // shared by all links of the carrier
   const std::string address_;             // the peer's, for logs
@@ -240,6 +250,7 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
   bool bulk_wanted_ PSD_GUARDED_BY(send_mutex_) = false;
   BulkQueue bulk_queue_ PSD_GUARDED_BY(send_mutex_);
   bool bulk_moved_ PSD_GUARDED_BY(send_mutex_) = true;  // as Outlet::moved
+  std::array<UnreadWindow, kKinds> windows_ PSD_GUARDED_BY(send_mutex_);
   size_t queued_bytes_ PSD_GUARDED_BY(send_mutex_) = 0;
   // The part of these that is for the control stream.
   size_t control_bytes_ PSD_GUARDED_BY(send_mutex_) = 0;
@@ -247,6 +258,9 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
 
   Mutex receive_mutex_;  // before: WaitingLine
   Assembler assembler_ PSD_GUARDED_BY(receive_mutex_);
+  std::array<ReadCount, kKinds> read_ PSD_GUARDED_BY(receive_mutex_);
+  // What the core counts for each kind while some of its streams wait. Kept alive by these.
+  std::array<std::weak_ptr<GrpcCore::Unread>, kKinds> unread_ PSD_GUARDED_BY(receive_mutex_);
 };
 
 }  // namespace psd::carrier

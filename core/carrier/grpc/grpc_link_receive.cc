@@ -25,7 +25,7 @@ void GrpcLink::HandleInbound(const std::shared_ptr<GrpcStream>& stream,
                              const grpc::ByteBuffer& bytes, Inbound inbound) {
   if (Ended()) return stream->Read();  // reads on only to notice the stream's end
   absl::StatusOr<bool> all = HandleFrames(stream, bytes, inbound);
-  if (all.ok() && !*all && !AwaitRoom(bytes, inbound)) all = HandleFrames(stream, bytes, inbound);
+  if (all.ok() && !*all && !AwaitRoom(stream, inbound)) all = HandleFrames(stream, bytes, inbound);
   if (!all.ok()) {
     const bool no_memory = absl::IsResourceExhausted(all.status());
     return End(Annotate(no_memory ? absl::UnavailableError(absl::StrCat("no memory to receive: ",
@@ -42,12 +42,35 @@ void GrpcLink::HandleInbound(const std::shared_ptr<GrpcStream>& stream,
   });
 }
 
-bool GrpcLink::AwaitRoom(const grpc::ByteBuffer& bytes, Inbound& inbound) {
-  if (inbound.unread.has_value() || !inbound.may_wait) return true;
-  std::optional<GrpcCore::Unread> unread = core_->KeepUnread(bytes.Length());
-  inbound.may_wait = unread.has_value();
-  if (unread.has_value()) inbound.unread.emplace(*std::move(unread));
-  return inbound.may_wait;
+bool GrpcLink::AwaitRoom(const std::shared_ptr<GrpcStream>& stream, Inbound& inbound) {
+  if (inbound.unread != nullptr || !inbound.may_wait) return true;
+  Kind kind = kPieces;
+  {
+    MutexLock lock(send_mutex_);
+    kind = KindOf(RoleOf(NumberOf(stream.get())));
+  }
+  // The peer may have sent all that it may send before this end reads.
+  MutexLock lock(receive_mutex_);
+  inbound.unread = unread_[kind].lock();
+  if (inbound.unread == nullptr) {
+    std::optional<GrpcCore::Unread> unread =
+        core_->KeepUnread(UnreadBytesOfLink(core_->options()));
+    if (unread.has_value()) {
+      inbound.unread = std::make_shared<GrpcCore::Unread>(*std::move(unread));
+      unread_[kind] = inbound.unread;
+    }
+  }
+  return inbound.may_wait = inbound.unread != nullptr;
+}
+
+void GrpcLink::CountRead(StreamRole role, size_t bytes) {
+  std::optional<uint64_t> told;
+  {
+    MutexLock lock(receive_mutex_);
+    told = read_[KindOf(role)].Add(bytes);
+  }
+  if (!told.has_value()) return;
+  Tell([&](FrameEncoder& encoder) { encoder.Read({role, *told}); });
 }
 
 void GrpcLink::Deliver(const std::shared_ptr<GrpcStream>& stream, Received received, bool more) {
@@ -140,8 +163,9 @@ absl::StatusOr<bool> GrpcLink::HandleMessage(const std::shared_ptr<GrpcStream>& 
   const Waits waits = never ? Waits::kNever : inbound.may_wait ? Waits::kYes : Waits::kNo;
   const absl::Time now = never ? absl::Time() : Clock::Steady().Now();
   const absl::StatusOr<bool> taken = inbound.place.Seek(core_->waiting(), now, waits, needed, take);
-  if (taken.ok()) return taken;
-  inbound.received.refused.push_back(RefuseWhole(frame, taken.status()));
+  if (taken.ok() && !*taken) return false;
+  if (!taken.ok()) inbound.received.refused.push_back(RefuseWhole(frame, taken.status()));
+  if (!small) CountRead(StreamRole::kWhole, bytes);
   return true;
 }
 
@@ -150,6 +174,7 @@ absl::Status GrpcLink::HandleControl(const std::shared_ptr<GrpcStream>& stream, 
   if (const auto* announce = std::get_if<AnnounceFrame>(&frame)) return HandleAnnounce(*announce);
   if (const auto* ack = std::get_if<AckFrame>(&frame)) return HandleAck(ack->transfer);
   if (const auto* room = std::get_if<RoomFrame>(&frame)) return HandleRoom(room->transfer);
+  if (const auto* read = std::get_if<ReadFrame>(&frame)) return HandleRead(*read);
   if (const auto* hello = std::get_if<HelloFrame>(&frame)) {
     return HandleHello(stream, *hello, received);
   }
@@ -185,7 +210,7 @@ absl::Status GrpcLink::HandleHello(const std::shared_ptr<GrpcStream>& stream,
                   hello.token == token_ && hello.role == StreamRole::kControl;
   if (!expected) return absl::InvalidArgumentError("a hello where none belongs");
   core_->timers().Cancel(connect_timer_);
-  SetPeerLimits(hello.limits);
+  SetPeerLimits(hello);
   bulk_window_ = WindowForPieces(Clock::Steady().Now() - hello_sent_);
   phase_ = Phase::kOpen;
   received->opened = true;
@@ -217,6 +242,7 @@ absl::StatusOr<bool> GrpcLink::HandlePiece(const PieceFrame& piece, Inbound& inb
     MutexLock lock(receive_mutex_);
     whole = assembler_.EndPiece(*slot);
   }
+  CountRead(StreamRole::kBulk, piece.payload.remaining());
   if (!whole.has_value()) return true;
   if (whole->refused.ok()) {
     inbound.received.messages.push_back(std::move(whole->message));
@@ -247,6 +273,23 @@ absl::Status GrpcLink::HandleRoom(uint64_t transfer) {
     PSD_RETURN_IF_ERROR(bulk_queue_.OnRoom(transfer));
   }
   PumpBulk();
+  return absl::OkStatus();
+}
+
+absl::Status GrpcLink::HandleRead(const ReadFrame& read) {
+  {
+    MutexLock lock(send_mutex_);
+    if (phase_ == Phase::kEnded) return absl::OkStatus();
+    UnreadWindow& window = windows_[KindOf(read.role)];
+    const bool waited = !window.MaySend();
+    PSD_RETURN_IF_ERROR(window.OnRead(read.bytes));
+    if (!waited) return absl::OkStatus();
+  }
+  if (read.role == StreamRole::kWhole) {
+    Pump(kWhole);
+  } else {
+    PumpBulk();
+  }
   return absl::OkStatus();
 }
 

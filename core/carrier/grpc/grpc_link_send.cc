@@ -80,7 +80,7 @@ absl::Status GrpcLink::EnqueueWhole(const Message& message) {
   PSD_ASSIGN_OR_RETURN(MemoryCharge charge, ChargeQueued(message, QueueAccount(idle), address_));
   queued_bytes_ += frame.bytes();
   if (outlet.queue.empty()) outlet.moved = true;
-  outlet.queue.push_back({std::move(frame), std::move(charge)});
+  outlet.queue.push_back({std::move(frame), message.TotalBytes(), std::move(charge)});
   return absl::OkStatus();
 }
 
@@ -104,7 +104,8 @@ void GrpcLink::Open(size_t number) {
   Outlet& outlet = outlets_[number];
   const size_t index = number < kFirstBulk ? 0 : number - kFirstBulk;
   FrameEncoder& first = outlet.queue.emplace_front().frames;
-  first.Hello({token_, RoleOf(number), static_cast<uint32_t>(index), core_->options().limits});
+  first.Hello({token_, RoleOf(number), static_cast<uint32_t>(index), core_->options().limits,
+               UnreadBytesOfLink(core_->options())});
   queued_bytes_ += first.bytes();
   if (number == kControl) control_bytes_ += first.bytes();
   outlet.started = true;
@@ -119,14 +120,20 @@ void GrpcLink::Pump(size_t number) {
     Outlet& outlet = outlets_[number];
     if (outlet.stream == nullptr || !outlet.started || outlet.writing) return;
     if (!outlet.queue.empty()) {
+      if (outlet.queue.front().message_bytes > 0) {
+        if (!windows_[kWholes].MaySend()) return;  // HandleRead goes on
+        windows_[kWholes].OnSent(outlet.queue.front().message_bytes);
+      }
       frames = std::move(outlet.queue.front().frames);
       outlet.writing_charge = std::move(outlet.queue.front().charge);
       outlet.queue.pop_front();
       outlet.writing_bytes = frames.bytes();
     } else {
       if (number < kFirstBulk || phase_ != Phase::kOpen) return;
+      if (!windows_[kPieces].MaySend()) return;
       piece = bulk_queue_.Next(number - kFirstBulk);
       if (!piece.has_value()) return;
+      windows_[kPieces].OnSent(piece->bytes);
       bulk_moved_ = true;
       outlet.writing_bytes = piece->bytes;
       outlet.writing_charge = piece->message->charge;

@@ -40,7 +40,8 @@ absl::Status StagedRows::Write(store::Changing changing, store::Rows& table,
   Device& device = *table.device();
   const auto send = [&device](Staged& rows, const std::byte* elements) {
     // CopyBytes, because `elements` may be null if there are no rows.
-    return CopyBytes(&device, rows.there.mutable_address(), nullptr, elements, rows.there.NumBytes());
+    return CopyBytes(&device, rows.there.mutable_address(), nullptr, elements,
+                     rows.there.NumBytes());
   };
   PSD_RETURN_IF_ERROR(send(rows_, next));
   for (Array& array : arrays_) PSD_RETURN_IF_ERROR(send(array.rows, array.rows.here.raw_data()));

@@ -10,8 +10,7 @@ namespace {
 
 class RowSgd : public RowOptimizer {
  public:
-  explicit RowSgd(const OptimizerSpec& spec)
-      : status_(CheckOptionsForRows(spec)) {
+  explicit RowSgd(const OptimizerSpec& spec) : status_(CheckOptionsForRows(spec)) {
     options_.lr = spec.options.at("lr");
     options_.momentum = spec.options.at("momentum");
     options_.dampening = spec.options.at("dampening");

@@ -56,23 +56,35 @@ TEST(FrameGolden, Hello) {
   hello.limits.max_message_bytes = 0x2233;
   hello.limits.max_buffers = 0x44;
   hello.limits.max_assembly_bytes = 0x0102030405060708;
+  hello.max_unread_bytes = 0x55;
   EXPECT_EQ(Hex(Encode([&](FrameEncoder& e) { e.Hello(hello); })),
-            "7073640101000000"
+            "7073640201000000"
             "00000000"
             "00000000"
-            "3800000000000000"
+            "4000000000000000"
             "000102030405060708090a0b0c0d0e0f"
             "01000000"
             "03000000"
             "1100000000000000"
             "3322000000000000"
             "4400000000000000"
-            "0807060504030201");
+            "0807060504030201"
+            "5500000000000000");
+}
+
+TEST(FrameGolden, Read) {
+  EXPECT_EQ(Hex(Encode([](FrameEncoder& e) { e.Read({StreamRole::kWhole, 0x0102}); })),
+            "707364020e000000"
+            "00000000"
+            "00000000"
+            "0c00000000000000"
+            "02000000"
+            "0201000000000000");
 }
 
 TEST(FrameGolden, Message) {
   EXPECT_EQ(Hex(Encode([](FrameEncoder& e) { e.Whole(Sample()); })),
-            "7073640102000000"
+            "7073640202000000"
             "02000000"
             "03000000"
             "1e00000000000000"
@@ -87,7 +99,7 @@ TEST(FrameGolden, Message) {
 TEST(FrameGolden, AnnounceAndPiece) {
   AnnounceFrame announce{7, 65536, {2, {3, 0, 1}}};
   EXPECT_EQ(Hex(Encode([&](FrameEncoder& e) { e.Announce(announce); })),
-            "7073640103000000"
+            "7073640203000000"
             "02000000"
             "03000000"
             "2800000000000000"
@@ -99,7 +111,7 @@ TEST(FrameGolden, AnnounceAndPiece) {
   PieceCursor cursor;
   Message message = Sample();
   EXPECT_EQ(Hex(Encode([&](FrameEncoder& e) { e.Piece(7, message, 4, &cursor); })),
-            "7073640104000000"
+            "7073640204000000"
             "00000000"
             "00000000"
             "1400000000000000"
@@ -107,7 +119,7 @@ TEST(FrameGolden, AnnounceAndPiece) {
             "0000000000000000"
             "68696162");
   EXPECT_EQ(Hex(Encode([&](FrameEncoder& e) { e.Piece(7, message, 2, &cursor); })),
-            "7073640104000000"
+            "7073640204000000"
             "00000000"
             "00000000"
             "1200000000000000"
@@ -118,23 +130,23 @@ TEST(FrameGolden, AnnounceAndPiece) {
 
 TEST(FrameGolden, SmallOnes) {
   EXPECT_EQ(Hex(Encode([](FrameEncoder& e) { e.Ack(9); })),
-            "7073640105000000"
+            "7073640205000000"
             "00000000"
             "00000000"
             "0800000000000000"
             "0900000000000000");
   EXPECT_EQ(Hex(Encode([](FrameEncoder& e) { e.OpenBulk(); })),
-            "7073640106000000"
+            "7073640206000000"
             "00000000"
             "00000000"
             "0000000000000000");
   EXPECT_EQ(Hex(Encode([](FrameEncoder& e) { e.Goodbye(); })),
-            "7073640107000000"
+            "7073640207000000"
             "00000000"
             "00000000"
             "0000000000000000");
   EXPECT_EQ(Hex(Encode([](FrameEncoder& e) { e.Room(9); })),
-            "7073640108000000"
+            "7073640208000000"
             "00000000"
             "00000000"
             "0800000000000000"
@@ -146,7 +158,7 @@ const std::vector<LentBuffer> kLentSample = {{5, 128, 3}, {0, 0, 0}, {0, 0, 1}};
 
 TEST(FrameGolden, Lent) {
   EXPECT_EQ(Hex(Encode([](FrameEncoder& e) { e.Lent(9, Sample(), kLentSample); })),
-            "7073640109000000"
+            "7073640209000000"
             "02000000"
             "03000000"
             "5300000000000000"
@@ -162,7 +174,7 @@ TEST(FrameGolden, AboutLeasesAndSegments) {
   EXPECT_EQ(Hex(Encode([](FrameEncoder& e) {
               e.Returned({7, 8});
             })),
-            "707364010a000000"
+            "707364020a000000"
             "00000000"
             "00000000"
             "1000000000000000"
@@ -171,20 +183,20 @@ TEST(FrameGolden, AboutLeasesAndSegments) {
   EXPECT_EQ(Hex(Encode([](FrameEncoder& e) {
               e.Declined({7, 8});
             })),
-            "707364010b000000"
+            "707364020b000000"
             "00000000"
             "00000000"
             "1000000000000000"
             "0700000000000000"
             "0800000000000000");
   EXPECT_EQ(Hex(Encode([](FrameEncoder& e) { e.Gone(9); })),
-            "707364010c000000"
+            "707364020c000000"
             "00000000"
             "00000000"
             "0800000000000000"
             "0900000000000000");
   EXPECT_EQ(Hex(Encode([](FrameEncoder& e) { e.Forgotten(9); })),
-            "707364010d000000"
+            "707364020d000000"
             "00000000"
             "00000000"
             "0800000000000000"

@@ -88,6 +88,7 @@ class GrpcLinkTest : public ::testing::Test {
     options.linger = absl::ZeroDuration();
     core_ = std::make_shared<GrpcCore>(options);
     hello_.token = NewLinkToken();
+    hello_.max_unread_bytes = size_t{1} << 20;
   }
   ~GrpcLinkTest() override {
     for (const auto& link : core_->BeginShutdown()) link->Close();

@@ -73,9 +73,14 @@ class FullReceiver {
   const std::shared_ptr<Carrier> client_ = *NewGrpcCarrier({});
 };
 
-// Large messages, of which the budget has room for only one at a time. They are sent in large
-// pieces, and in so many small ones that the sender is told when there is room.
-class OneAfterAnotherTest : public testing::TestWithParam<size_t> {};
+// Large messages, of which the budget has room for only a few at a time. They are sent whole, in
+// large pieces, and in so many small ones that the sender is told when there is room.
+struct Cut {
+  std::string name;
+  size_t message_bytes = 0;
+  size_t piece_bytes = 0;
+};
+class OneAfterAnotherTest : public testing::TestWithParam<Cut> {};
 
 TEST_P(OneAfterAnotherTest, AllOfThemArriveThoughNoneWaitsLong) {
   GrpcCarrierOptions receiving;
@@ -89,24 +94,28 @@ TEST_P(OneAfterAnotherTest, AllOfThemArriveThoughNoneWaitsLong) {
     return heard;
   });
   GrpcCarrierOptions sending;
-  sending.piece_bytes = GetParam();
+  sending.piece_bytes = GetParam().piece_bytes;
   const auto client = *NewGrpcCarrier(sending);
   ASSERT_TRUE(ConnectAndWait(*client, *address, sender).ok());
-  constexpr size_t kMessages = 20;
-  for (size_t i = 0; i < kMessages; ++i) {
-    const size_t bytes = i % 3 == 2 ? 3 * kMiB : 6 * kMiB;
+  const size_t messages = 120 * kMiB / GetParam().message_bytes;
+  for (size_t i = 0; i < messages; ++i) {
+    const size_t bytes = GetParam().message_bytes / (i % 3 == 2 ? 2 : 1);
     ASSERT_TRUE(sender->WaitForLink()->Send(MessageOf("", bytes)).ok());
   }
-  EXPECT_TRUE(heard->WaitForMessages(kMessages));
+  EXPECT_TRUE(heard->WaitForMessages(messages));
   EXPECT_TRUE(heard->refused().empty());
+  EXPECT_TRUE(heard->closed().empty());
   client->Shutdown();
   server->Shutdown();
   heard->SetLink(nullptr);
   sender->SetLink(nullptr);
 }
 
-INSTANTIATE_TEST_SUITE_P(Pieces, OneAfterAnotherTest, testing::Values(64 << 10, kMiB),
-                         [](const auto& info) { return std::to_string(info.param >> 10) + "KiB"; });
+INSTANTIATE_TEST_SUITE_P(Sizes, OneAfterAnotherTest,
+                         testing::Values(Cut{"Whole", 2 * kMiB, kMiB},
+                                         Cut{"SmallPieces", 6 * kMiB, 64 << 10},
+                                         Cut{"LargePieces", 6 * kMiB, kMiB}),
+                         [](const auto& info) { return info.param.name; });
 
 // The messages are sent in one frame, and in pieces over several streams.
 class FullBudgetTest : public testing::TestWithParam<size_t> {};
@@ -166,7 +175,28 @@ std::string Wire(FrameEncoder& frames) {
 // A peer that opens a link and reads nothing.
 class DeafPeer {
  public:
-  explicit DeafPeer(const std::string& address) : address_(address) { Open(control_, {}); }
+  explicit DeafPeer(const std::string& address, size_t max_unread_bytes = 0) : address_(address) {
+    HelloFrame hello;
+    hello.max_unread_bytes = max_unread_bytes;
+    Open(control_, hello);
+  }
+
+  // Says that it has read so many bytes of whole messages.
+  void SayThatItHasRead(uint64_t bytes) {
+    FrameEncoder frames;
+    frames.Read({StreamRole::kWhole, bytes});
+    control_.Send(Wire(frames));
+  }
+
+  // Reads `count` whole messages, with the hello before them. It says nothing of that.
+  void ReadWhole(int count) {
+    if (!whole_.has_value()) {
+      HelloFrame hello;
+      hello.role = StreamRole::kWhole;
+      Open(whole_.emplace(address_, kMethod), hello);
+    }
+    for (int i = 0; i < count; ++i) EXPECT_TRUE(whole_->Receive());
+  }
 
   // Sends one piece of a message of 8 MiB.
   void StopInTheMiddle() {
@@ -192,6 +222,7 @@ class DeafPeer {
   const std::string address_;
   RawPeer control_{address_, kMethod};
   std::optional<RawPeer> bulk_;
+  std::optional<RawPeer> whole_;
 };
 
 // A receiver that records the events of its link.
@@ -235,6 +266,33 @@ TEST(FullBudget, WhatAPeerDoesNotReadIsChargedAndInTheEndEndsItsLink) {
     EXPECT_EQ(listener.WaitForEnd().code(), absl::StatusCode::kDeadlineExceeded);
   }
   EXPECT_EQ(options.memory->transit()->used_bytes(), 0u);
+}
+
+// The peer reads everything at once, so gRPC's own window is never full.
+TEST(UnreadBytes, ASenderWaitsUntilThePeerSaysThatItHasRead) {
+  GrpcCarrierOptions options;
+  options.stall_timeout = absl::Milliseconds(500);
+  Listener listener(options);
+  DeafPeer peer(listener.address(), 3 * kMiB);
+  for (int i = 0; i < 5; ++i) ASSERT_TRUE(listener.link()->Send(MessageOf("", 3 * kMiB / 2)).ok());
+  peer.ReadWhole(2);
+  peer.SayThatItHasRead(3 * kMiB);
+  peer.ReadWhole(2);
+  // The fifth message waits, and nothing moves.
+  const absl::Status end = listener.WaitForEnd();
+  EXPECT_EQ(end.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_NE(end.message().find("reads nothing of the 1572"), absl::string_view::npos) << end;
+}
+
+TEST(UnreadBytes, APeerThatSaysThatItHasReadMoreThanItWasSentEndsItsLink) {
+  Listener listener({});
+  DeafPeer peer(listener.address(), 3 * kMiB);
+  ASSERT_TRUE(listener.link()->Send(MessageOf("", kMiB)).ok());
+  peer.ReadWhole(1);
+  peer.SayThatItHasRead(kMiB + 1);
+  const absl::Status end = listener.WaitForEnd();
+  EXPECT_EQ(end.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(end.message().find("1048577"), absl::string_view::npos) << end;
 }
 
 // Messages of small buffers that no account has charged, sent in one frame and in pieces.
