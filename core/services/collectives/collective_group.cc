@@ -373,8 +373,8 @@ absl::Status CollectiveGroup::ServeEnter(int from, const v1::CollectiveEnter& re
   {
     MutexLock lock(mutex_);
     GroupEffects effects;
-    PSD_RETURN_IF_ERROR(ledger_.Heard(from, request.number(), call, effects));
-    if (ledger_.failure().ok()) {
+    PSD_ASSIGN_OR_RETURN(const bool keep, ledger_.Heard(from, request.number(), call, effects));
+    if (keep) {
       const RunningPtr running = FindOrAdd(request.number());
       if (!data.empty()) running->data.Keep(from, 0, std::move(data[0]));
       if (call.form.has_value()) running->given_form = call.form;

@@ -173,9 +173,9 @@ void GroupLedger::MakePlan(Call& call) {
   call.arrivals.resize(call.reductions_left);
 }
 
-absl::Status GroupLedger::Heard(int from, uint64_t number, const CollectiveCall& call,
-                                GroupEffects& effects) {
-  if (!failure_.ok()) return absl::OkStatus();
+absl::StatusOr<bool> GroupLedger::Heard(int from, uint64_t number, const CollectiveCall& call,
+                                        GroupEffects& effects) {
+  if (!failure_.ok()) return false;
   PSD_RETURN_IF_ERROR(CheckCall(call, size()));
   if (HasRoot(call.operation) && call.root == from && !call.form.has_value())
     return Dishonest("a root without a tensor");
@@ -189,11 +189,11 @@ absl::Status GroupLedger::Heard(int from, uint64_t number, const CollectiveCall&
   if (std::exchange(known.peers[from].heard, true)) return Dishonest("one call, entered twice");
   ++known.heard;
   known.peers[from].has_form = call.form.has_value();
-  if (!Compare(known, number, from, call, effects)) return absl::OkStatus();
+  if (!Compare(known, number, from, call, effects)) return false;
   MakePlan(known);
   OpenReady(number, known, effects);
   Progress(calls_.find(number), effects);
-  return absl::OkStatus();
+  return true;
 }
 
 void GroupLedger::Told(int rank, uint64_t number, GroupEffects& effects) {

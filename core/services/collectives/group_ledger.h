@@ -66,8 +66,12 @@ class GroupLedger {
   // before. The failure of the group.
   absl::StatusOr<uint64_t> Enter(const CollectiveCall& call, absl::Time now, absl::Duration timeout,
                                  GroupEffects& effects);
-  // `from` has entered a call. Errors: INVALID_ARGUMENT for what an honest rank never sends.
-  absl::Status Heard(int from, uint64_t number, const CollectiveCall& call, GroupEffects& effects);
+  // `from` has entered a call. Returns whether what came with the notice is to be kept for the
+  // call: not if the group has failed before, or fails because the ranks differ in this call. The
+  // notice may complete the call and then fail the group, because a later call cannot begin; the
+  // completed call needs what came. Errors: INVALID_ARGUMENT for what an honest rank never sends.
+  absl::StatusOr<bool> Heard(int from, uint64_t number, const CollectiveCall& call,
+                             GroupEffects& effects);
   // `rank` has taken note that this rank has entered a call.
   void Told(int rank, uint64_t number, GroupEffects& effects);
   // A piece has come from `from`. A piece of phase 1 is to be stored in the result, and then

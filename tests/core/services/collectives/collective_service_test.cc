@@ -19,6 +19,7 @@
 #include "core/runtime/runtime.h"
 #include "core/services/collectives/collective_codec.h"
 #include "core/services/collectives/collective_group.h"
+#include "core/services/collectives/group_ledger.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/psd/v1/collective.pb.h"
@@ -71,6 +72,10 @@ class CollectiveServiceTest : public ::testing::Test {
     EncodeCall(call, *message.mutable_call());
     return message;
   }
+  // What a rank sends with its notice of AllReduce(1), which brings `number`.
+  static std::string Data(float number) {
+    return {reinterpret_cast<const char*>(&number), sizeof(number)};
+  }
   static v1::CollectivePiece Piece(uint64_t number, uint32_t phase, uint32_t index) {
     v1::CollectivePiece message;
     message.set_generation(kGeneration);
@@ -78,6 +83,33 @@ class CollectiveServiceTest : public ::testing::Test {
     message.set_phase(phase);
     message.set_index(index);
     return message;
+  }
+
+  // Makes the parts of a, b and c in a group of these three. Only a watches the others.
+  std::vector<std::shared_ptr<CollectiveGroup>> MakeThree() {
+    GroupMembers members;
+    members.name = "three";
+    members.generation = kGeneration;
+    for (TestOwner* each : {&a_, &b_, &c_})
+      members.workers.push_back({each->runtime().name(), each->runtime().incarnation()});
+    std::vector<std::shared_ptr<CollectiveGroup>> parts;
+    for (TestOwner* each : {&a_, &b_, &c_}) {
+      parts.push_back(Must(each->runtime().collectives().Make(members)));
+      ++members.rank;
+    }
+    parts[0]->Watch();
+    return parts;
+  }
+  // Waits until the group has that many owners. Its messages own it until they are answered.
+  static void WaitForOwners(const std::shared_ptr<CollectiveGroup>& group, long owners) {
+    const absl::Time until = absl::Now() + absl::Seconds(20);
+    while (group.use_count() > owners && absl::Now() < until) absl::SleepFor(absl::Milliseconds(1));
+    ASSERT_EQ(group.use_count(), owners);
+  }
+  // Starts a call to which every rank brings one number.
+  static Future<CollectiveGroup::Tensors> StartSmall(CollectiveGroup& group, float number) {
+    return group.Start(AllReduce(1), {Must(Tensor::Full({1}, DType::kF32, number))},
+                       absl::Seconds(60));
   }
 
   TestOwner a_, b_, c_;
@@ -174,6 +206,33 @@ TEST_F(CollectiveServiceTest, ARankThatHasLeftSaysSoToAQuestion) {
   const absl::Status left = waits.Wait().status();
   EXPECT_TRUE(absl::IsFailedPrecondition(left)) << left;
   EXPECT_THAT(std::string(left.message()), HasSubstr("rank 0 (a) has left before it sent"));
+}
+
+// Call 16 begins when call 0 is complete. By then b has left, so the notice that completes the one
+// fails the other.
+TEST_F(CollectiveServiceTest, ACallIsCompleteAlthoughTheGroupFailsWithTheNextOne) {
+  constexpr int kCalls = static_cast<int>(GroupLedger::kMaxUnderWay);
+  const auto parts = MakeThree();
+  const std::shared_ptr<CollectiveGroup>& of_a = parts[0];
+  std::vector<Future<CollectiveGroup::Tensors>> results;
+  for (int call = 0; call < kCalls; ++call) {
+    results.push_back(StartSmall(*of_a, 1));
+    EXPECT_TRUE(Send(b_, kEnterCall, Enter(call, AllReduce(1)), Data(20)).ok());
+  }
+  // Call 1 completes before call 0, so that both results are there when the group fails.
+  EXPECT_TRUE(Send(c_, kEnterCall, Enter(1, AllReduce(1)), Data(300)).ok());
+  parts[1]->Leave(absl::ZeroDuration());
+  WaitForOwners(of_a, 2);  // `parts`, and the watch of c
+  results.push_back(StartSmall(*of_a, 1));
+  EXPECT_TRUE(of_a->failure().ok());
+
+  EXPECT_TRUE(Send(c_, kEnterCall, Enter(0, AllReduce(1)), Data(300)).ok());
+  for (int call : {0, 1}) EXPECT_EQ(Must(results[call].Wait())[0].data<float>()[0], 321) << call;
+  for (int call = 2; call <= kCalls; ++call) {
+    const absl::Status failed = results[call].Wait().status();
+    EXPECT_TRUE(absl::IsFailedPrecondition(failed)) << failed;
+    EXPECT_THAT(std::string(failed.message()), HasSubstr("rank 1 (b) has left before call 16"));
+  }
 }
 
 // A worker may be shut down while it joins. A watch that waited then would keep the group.

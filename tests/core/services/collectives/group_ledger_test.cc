@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "core/base/status.h"
@@ -259,8 +260,8 @@ TEST_F(GroupLedgerTest, ACallThatWaitsForOthersFailsForTheirReason) {
 TEST_F(GroupLedgerTest, ZERO_17_DifferentCallsAreNamed) {
   Enter(AllReduce(4));
   Heard(1, 0, AllReduce(4));
-  CollectiveCall other = AllReduce(5);
-  Heard(2, 0, other);
+  const absl::StatusOr<bool> keep = ledger_.Heard(2, 0, AllReduce(5), effects_);
+  EXPECT_TRUE(keep.ok() && !*keep) << keep.status();
   EXPECT_EQ(Effects(), "tell 0, fail");
   EXPECT_TRUE(absl::IsFailedPrecondition(ledger_.failure()));
   EXPECT_THAT(Failure(), HasSubstr("the ranks differ in call 0: rank 0 (a) calls all-reduce (sum) "
@@ -340,7 +341,7 @@ TEST_F(GroupLedgerTest, ACallThatIsOverIsNotRevived) {
   Enter(Barrier());
   for (int from : {1, 2}) Heard(from, 1, Barrier());
   EXPECT_THAT(Effects(), HasSubstr("complete 1"));
-  EXPECT_TRUE(absl::IsInvalidArgument(ledger_.Heard(1, 1, Barrier(), effects_)));
+  EXPECT_TRUE(absl::IsInvalidArgument(ledger_.Heard(1, 1, Barrier(), effects_).status()));
   for (int from : {1, 2}) Heard(from, 0, Barrier());
   EXPECT_THAT(Effects(), HasSubstr("complete 0"));
   for (uint64_t i = 2; i < 2 + 2 * GroupLedger::kMaxUnderWay; ++i) {
@@ -363,6 +364,23 @@ TEST_F(GroupLedgerTest, ARankThatLeavesAfterItsCallsHarmsNone) {
   EXPECT_EQ(Effects(), "fail");
   EXPECT_TRUE(absl::IsFailedPrecondition(ledger_.failure()));
   EXPECT_THAT(Failure(), HasSubstr("rank 1 (b) has left before call 1, barrier"));
+}
+
+TEST_F(GroupLedgerTest, WhatCompletesACallIsKeptAlthoughItFailsTheGroup) {
+  for (uint64_t i = 0; i < GroupLedger::kMaxUnderWay; ++i) {
+    Enter(AllReduce(4));
+    Heard(1, i, AllReduce(4));
+  }
+  ledger_.Left(1, effects_);
+  Enter(AllReduce(4));
+  EXPECT_TRUE(ledger_.failure().ok());
+  Effects();
+  const absl::StatusOr<bool> keep = ledger_.Heard(2, 0, AllReduce(4), effects_);
+  EXPECT_TRUE(keep.ok() && *keep) << keep.status();
+  EXPECT_EQ(Effects(), "complete 0, fail");
+  EXPECT_THAT(Failure(), HasSubstr("rank 1 (b) has left before call 16"));
+  const absl::StatusOr<bool> later = ledger_.Heard(2, 1, AllReduce(4), effects_);
+  EXPECT_TRUE(later.ok() && !*later) << "the group has failed before";
 }
 
 TEST_F(GroupLedgerTest, ARankWhoseDataHasComeMayLeaveBeforeItIsStored) {
@@ -388,11 +406,12 @@ TEST_F(GroupLedgerTest, AnOwnLeaveRefusesLaterCalls) {
 
 TEST_F(GroupLedgerTest, MessagesThatNoHonestRankSendsAreRefused) {
   const auto refused = [](const absl::Status& status) { return absl::IsInvalidArgument(status); };
-  EXPECT_TRUE(refused(ledger_.Heard(1, 2 * GroupLedger::kMaxUnderWay, Barrier(), effects_)));
+  EXPECT_TRUE(
+      refused(ledger_.Heard(1, 2 * GroupLedger::kMaxUnderWay, Barrier(), effects_).status()));
   EXPECT_TRUE(refused(ledger_.Arrived(1, 0, 0, 0, effects_))) << "no call was made";
   Enter(AllReduce(100));
   Heard(1, 0, AllReduce(100));
-  EXPECT_TRUE(refused(ledger_.Heard(1, 0, AllReduce(100), effects_))) << "twice";
+  EXPECT_TRUE(refused(ledger_.Heard(1, 0, AllReduce(100), effects_).status())) << "twice";
   EXPECT_TRUE(refused(ledger_.Arrived(1, 0, 0, 9, effects_))) << "there is no such piece";
   EXPECT_TRUE(refused(ledger_.Arrived(1, 0, 2, 0, effects_))) << "there is no such phase";
   EXPECT_TRUE(ledger_.Arrived(1, 0, 0, 0, effects_).ok());
@@ -400,7 +419,7 @@ TEST_F(GroupLedgerTest, MessagesThatNoHonestRankSendsAreRefused) {
   CollectiveCall root;
   root.operation = Operation::kBroadcast;
   root.root = 1;
-  EXPECT_TRUE(refused(ledger_.Heard(1, 1, root, effects_))) << "a root without a tensor";
+  EXPECT_TRUE(refused(ledger_.Heard(1, 1, root, effects_).status())) << "a root without a tensor";
   Enter(Barrier());
   for (int rank : {1, 2}) Heard(rank, 1, Barrier());
   EXPECT_TRUE(ledger_.failure().ok());

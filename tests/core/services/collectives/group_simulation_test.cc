@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "core/base/buffer.h"
@@ -303,10 +304,9 @@ class Simulation {
 
   void Hear(int from, int rank, uint64_t number, const CollectiveCall& call,
             const std::optional<Buffer>& data, GroupEffects& effects) {
-    GroupLedger& ledger = *ranks_[rank].ledger;
-    const absl::Status heard = ledger.Heard(from, number, call, effects);
-    EXPECT_TRUE(heard.ok()) << heard;
-    if (ledger.failure().ok()) {
+    const absl::StatusOr<bool> keep = ranks_[rank].ledger->Heard(from, number, call, effects);
+    ASSERT_TRUE(keep.ok()) << keep.status();
+    if (*keep) {
       RunningCall& running = Running(rank, number);
       if (data.has_value()) running.data.Keep(from, 0, *data);
       if (call.form.has_value()) running.given = call.form;
