@@ -32,6 +32,7 @@ void CollectiveGroup::Lost(int rank, const absl::Status& why) {
 
 void CollectiveGroup::FailAll() {
   std::map<uint64_t, RunningPtr> running;
+  std::vector<RunningPtr> incomplete;
   std::map<int, WatchAnswer> watchers;
   std::map<uint64_t, rpc::Call> messages;
   absl::Status failure;
@@ -39,6 +40,8 @@ void CollectiveGroup::FailAll() {
   {
     MutexLock lock(mutex_);
     running.swap(running_);
+    for (const auto& [number, call] : running)
+      if (!call->complete) incomplete.push_back(call);
     watchers.swap(watchers_);
     messages.swap(messages_);
     failure = ledger_.failure();
@@ -46,7 +49,7 @@ void CollectiveGroup::FailAll() {
   }
   sent_.NotifyAll();
   EndWatches(watchers, end);
-  for (const auto& [number, call] : running) call->result.Set(failure);
+  for (const RunningPtr& call : incomplete) call->result.Set(failure);
   FailTransfers(failure, end);
   // Nobody needs them any more, and they hold tensors.
   for (const auto& [id, message] : messages) message.Cancel();

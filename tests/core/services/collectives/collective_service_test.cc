@@ -235,6 +235,29 @@ TEST_F(CollectiveServiceTest, ACallIsCompleteAlthoughTheGroupFailsWithTheNextOne
   }
 }
 
+// A broadcast is complete at its root when all ranks have made it, although its data goes to a rank
+// that takes whatever comes only when that rank has taken note.
+TEST_F(CollectiveServiceTest, ACompleteCallKeepsItsResultWhenTheGroupFailsBeforeItIsOver) {
+  constexpr int kCalls = static_cast<int>(GroupLedger::kMaxUnderWay);
+  CollectiveCall take;
+  take.operation = Operation::kBroadcast;
+  CollectiveCall give = take;
+  give.form = TensorForm{DType::kF32, {100'000}};
+  std::vector<Future<CollectiveGroup::Tensors>> results;
+  for (int call = 0; call < kCalls; ++call) results.push_back(StartSmall(*group_, 1));
+  results.push_back(
+      group_->Start(give, {Must(Tensor::Full({100'000}, DType::kF32, 7))}, absl::Seconds(60)));
+  EXPECT_TRUE(Send(b_, kEnterCall, Enter(kCalls, take)).ok());
+  results[0].OnReady([this](const absl::StatusOr<CollectiveGroup::Tensors>& /*sum*/) {
+    group_->GiveUp(absl::InternalError("no more"));
+  });
+  // Completes call 0, and so begins and completes the broadcast.
+  EXPECT_TRUE(Send(b_, kEnterCall, Enter(0, AllReduce(1)), Data(20)).ok());
+  EXPECT_EQ(Must(results[0].Wait())[0].data<float>()[0], 21);
+  EXPECT_EQ(Must(results[kCalls].Wait())[0].data<float>()[0], 7);
+  EXPECT_EQ(results[1].Wait().status(), group_->failure());
+}
+
 // A worker may be shut down while it joins. A watch that waited then would keep the group.
 TEST_F(CollectiveServiceTest, AGroupThatIsLeftBeforeItWatchesIsNotKept) {
   const std::weak_ptr<CollectiveGroup> kept = group_;
