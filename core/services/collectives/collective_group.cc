@@ -329,6 +329,7 @@ void CollectiveGroup::Arm() {
   absl::Time next;
   {
     MutexLock lock(mutex_);
+    if (!ledger_.failure().ok()) return;  // nothing waits any more
     next = std::min(ledger_.NextDeadline(), transfers_.NextDeadline());
     if (next >= armed_) return;
     armed_ = next;

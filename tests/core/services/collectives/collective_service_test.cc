@@ -13,6 +13,7 @@
 #include "core/base/buffer.h"
 #include "core/base/future.h"
 #include "core/base/status.h"
+#include "core/base/timer.h"
 #include "core/rpc/declared_method.h"
 #include "core/rpc/message_io.h"
 #include "core/rpc/rpc_agent.h"
@@ -256,6 +257,14 @@ TEST_F(CollectiveServiceTest, ACompleteCallKeepsItsResultWhenTheGroupFailsBefore
   EXPECT_EQ(Must(results[0].Wait())[0].data<float>()[0], 21);
   EXPECT_EQ(Must(results[kCalls].Wait())[0].data<float>()[0], 7);
   EXPECT_EQ(results[1].Wait().status(), group_->failure());
+}
+
+TEST_F(CollectiveServiceTest, TheTimersOfAWorkerRunOnAfterAReceiveWasLate) {
+  const absl::Status late = group_->Receive(1, "", absl::Milliseconds(1)).Wait().status();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(late)) << late;
+  const Promise<Unit> ran;
+  a_.runtime().timers().RunAfter(absl::Milliseconds(1), [ran] { ran.Set(Unit{}); });
+  EXPECT_TRUE(ran.future().WaitFor(absl::Seconds(20)));
 }
 
 // A worker may be shut down while it joins. A watch that waited then would keep the group.
