@@ -339,12 +339,21 @@ void GroupLedger::Fail(absl::Status failure, GroupEffects& effects) {
   effects.push_back({GroupEffect::kFail});
 }
 
+bool GroupLedger::OldestIsUnclear() const {
+  const auto oldest = calls_.find(floor_);
+  return oldest != calls_.end() && oldest->second.begun && IsUnclear(oldest->second.peers, rank_);
+}
+
+absl::Time GroupLedger::DueTime(const Call& call, bool oldest_is_unclear) const {
+  const bool unclear = call.begun ? IsUnclear(call.peers, rank_) : oldest_is_unclear;
+  return call.deadline + (unclear ? kVerdict : absl::ZeroDuration());
+}
+
 absl::Time GroupLedger::NextDeadline() const {
+  const bool oldest_is_unclear = OldestIsUnclear();
   absl::Time next = absl::InfiniteFuture();
   for (const auto& [number, call] : calls_) {
-    if (!call.entered || call.complete) continue;
-    const bool unclear = call.begun && IsUnclear(call.peers, rank_);
-    next = std::min(next, call.deadline + (unclear ? kVerdict : absl::ZeroDuration()));
+    if (call.entered && !call.complete) next = std::min(next, DueTime(call, oldest_is_unclear));
   }
   return next;
 }
@@ -359,9 +368,10 @@ int GroupLedger::FirstAbsent(uint64_t number) const {
 }
 
 void GroupLedger::Expire(absl::Time now, GroupEffects& effects) {
+  const bool oldest_is_unclear = OldestIsUnclear();
   for (const auto& [number, call] : calls_) {
     if (!call.entered || call.complete || now < call.deadline) continue;
-    if (call.begun && IsUnclear(call.peers, rank_) && now < call.deadline + kVerdict) continue;
+    if (now < DueTime(call, oldest_is_unclear)) continue;
     // A call that waits for earlier ones fails for the reason of the oldest.
     return call.begun ? Fail(Late(number, call, call.timeout), effects)
                       : Fail(Late(floor_, calls_.at(floor_), call.timeout), effects);

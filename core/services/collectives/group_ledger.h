@@ -151,6 +151,11 @@ class GroupLedger {
   void EraseIfOver(Calls::iterator call);
   bool Needs(const Call& call, int rank) const;
   std::string CallName(uint64_t number, const Call& call) const;
+  // Whether this rank cannot tell yet which rank keeps the oldest call waiting.
+  bool OldestIsUnclear() const;
+  // The time at which the group fails if the call is not complete: its deadline, or later if this
+  // rank cannot tell yet whom it waits for. A call that has not begun waits for the oldest one.
+  absl::Time DueTime(const Call& call, bool oldest_is_unclear) const;
   // The error of a call that has waited for `waited`, and whose ranks are late.
   absl::Status Late(uint64_t number, const Call& call, absl::Duration waited) const;
   // INVALID_ARGUMENT becomes FAILED_PRECONDITION: to callers it means that their call did not

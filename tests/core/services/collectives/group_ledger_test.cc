@@ -257,6 +257,21 @@ TEST_F(GroupLedgerTest, ACallThatWaitsForOthersFailsForTheirReason) {
   EXPECT_THAT(Failure(), HasSubstr("waited 5s in call 0, barrier"));
 }
 
+TEST_F(GroupLedgerTest, ACallThatWaitsForOthersLetsARankThatKnowsMoreSpeakFirst) {
+  for (uint64_t i = 0; i <= GroupLedger::kMaxUnderWay; ++i)
+    Enter(AllReduce(100), i == GroupLedger::kMaxUnderWay ? kTimeout : 2 * kTimeout);
+  for (int rank : {1, 2}) {
+    Heard(rank, 0, AllReduce(100));
+    EXPECT_TRUE(ledger_.Arrived(rank, 0, 0, 0, effects_).ok());
+  }
+  ledger_.Expire(kStart + kTimeout, effects_);
+  EXPECT_TRUE(ledger_.failure().ok()) << ledger_.failure();
+  EXPECT_GT(ledger_.NextDeadline(), kStart + kTimeout);
+  EXPECT_LT(ledger_.NextDeadline(), kStart + 2 * kTimeout);
+  ledger_.Expire(ledger_.NextDeadline(), effects_);
+  EXPECT_THAT(Failure(), HasSubstr("for sums of rank 1 (b), rank 2 (c);"));
+}
+
 TEST_F(GroupLedgerTest, ZERO_17_DifferentCallsAreNamed) {
   Enter(AllReduce(4));
   Heard(1, 0, AllReduce(4));

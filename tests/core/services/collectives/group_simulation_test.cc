@@ -1,5 +1,6 @@
 // Groups of ledgers with real tensors, whose messages come in any order: every seed is another
-// order, and may lose a rank, stop one, or let one make another call.
+// order, and may lose a rank, stop one, let one make another call, or let one call after all
+// others.
 
 #include <algorithm>
 #include <cstdint>
@@ -72,6 +73,7 @@ class Simulation {
     for (size_t i = 0; i < calls; ++i) calls_.push_back(RandomCall());
     victim_ = static_cast<int>(random_() % ranks_.size());
     fault_at_ = random_() % calls;
+    if (random_() % 2 == 0) last_ = static_cast<int>(random_() % ranks_.size());
   }
 
   void Run() {
@@ -121,6 +123,8 @@ class Simulation {
       if (!r.dead && !r.left && !stopped && r.made < calls_.size() && r.ledger->failure().ok())
         callers.push_back(rank);
     }
+    if (callers.size() > 1)
+      callers.erase(std::remove(callers.begin(), callers.end(), last_), callers.end());
     if (!callers.empty() && (events_.empty() || random_() % 8 == 0)) {
       Make(callers[random_() % callers.size()]);
       return true;
@@ -456,6 +460,7 @@ class Simulation {
   std::vector<CollectiveCall> calls_;
   int victim_ = 0;
   uint64_t fault_at_ = 0;
+  int last_ = -1;  // a rank that makes calls only when no other one can; -1 if there is none
   std::vector<Event> events_;
 };
 
