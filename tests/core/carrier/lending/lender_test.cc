@@ -223,6 +223,16 @@ TEST_F(LenderTest, AnEndRetiresWhatIsOutAndNothingElse) {
   EXPECT_TRUE(lender_.OnReturned({1}).ok()) << "the peer may not have heard yet";
 }
 
+TEST_F(LenderTest, NothingIsLentWhileMoreThanHalfOfTheMemoryIsInUse) {
+  const Buffer buffer = SharedBuffer(kLent, 'x');
+  MemoryCharge half = *account_->Charge(1 << 19);
+  MustLend(Of({buffer}));
+  const MemoryCharge more = *account_->Charge(1);
+  ExpectNotLent(Of({buffer}));
+  half.reset();
+  MustLend(Of({buffer}));
+}
+
 TEST_F(LenderTest, AMessageIsNotLentIfItsBookkeepingFindsNoRoom) {
   const Buffer buffer = SharedBuffer(kLent, 'x');
   const MemoryCharge all = *account_->Charge(1 << 20);
