@@ -64,6 +64,7 @@ class HeapAllocator : public Allocator {
  public:
   explicit HeapAllocator(const HeapAllocatorOptions& options)
       : options_(options), cache_(std::make_shared<MappingCache>(options.cache_bytes)) {}
+  ~HeapAllocator() override { cache_->Close(); }
 
   absl::StatusOr<std::shared_ptr<Block>> Allocate(size_t bytes) override {
     if (bytes > SIZE_MAX / 2) return OutOfMemory(bytes);

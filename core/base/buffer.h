@@ -48,7 +48,7 @@ class Block {
 };
 
 // Allocates blocks. Thread-safe. It may be destroyed before its blocks, which keep alive what they
-// need.
+// need. Their memory then goes back to the system when they are freed.
 class Allocator {
  public:
   virtual ~Allocator() = default;

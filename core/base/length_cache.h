@@ -65,14 +65,23 @@ class LengthCache {
     return !freed.empty();
   }
 
+  // Frees all pieces, and every piece that is given later. To be called when nobody takes pieces
+  // any more.
+  void Close() PSD_EXCLUDES(mutex_) {
+    std::multimap<size_t, Piece> freed;
+    MutexLock lock(mutex_);
+    freed.swap(free_);
+    bytes_ = bound_bytes_ = 0;
+  }
+
  private:
   struct Piece {
     Memory memory;
     uint64_t given = 0;  // the age of the cache then
   };
 
-  const size_t bound_bytes_;
   Mutex mutex_;  // leaf
+  size_t bound_bytes_ PSD_GUARDED_BY(mutex_);
   size_t bytes_ PSD_GUARDED_BY(mutex_) = 0;
   uint64_t age_ PSD_GUARDED_BY(mutex_) = 0;  // counts the calls of Age
   std::multimap<size_t, Piece> free_ PSD_GUARDED_BY(mutex_);

@@ -9,7 +9,8 @@
 namespace psd {
 
 // Returns the allocator of the newest ResultMemoryScope of this process. If there is none, returns
-// one of ordinary process memory, which keeps freed blocks for reuse. Thread-safe.
+// one of ordinary process memory, which keeps freed blocks for reuse. Workers have it give back
+// what is not used (Allocator::ReleaseUnused). Thread-safe.
 std::shared_ptr<Allocator> ResultMemory();
 
 // The most bytes of freed large results that are kept for later ones: about as much as one step of

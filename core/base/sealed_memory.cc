@@ -1,9 +1,11 @@
 #include "core/base/sealed_memory.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -13,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/aligned_mapping.h"
+#include "core/base/status.h"
 #include "core/base/system_refusal.h"
 
 #ifndef F_SEAL_FUTURE_WRITE
@@ -78,6 +81,21 @@ int AllocatePages(int fd, size_t bytes) {
   return error;
 }
 
+// Checks what mapping a peer's file requires besides its seals. A mapping that the system refuses
+// leaves its addresses taken (MapFile), so a peer must not be able to cause that again and again.
+absl::Status CheckMappable(int fd) {
+  if ((fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDWR) {
+    return absl::InvalidArgumentError(
+        "the peer's descriptor is not open for reading and writing; both are needed");
+  }
+  struct statfs system = {};
+  if (fstatfs(fd, &system) != 0 || system.f_type != TMPFS_MAGIC) {
+    return absl::InvalidArgumentError(
+        "the peer's segment is in a file system for huge pages, which may need other addresses");
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<SealedMemory> MakeSealedMemory(const char* name, absl::string_view purpose,
@@ -116,6 +134,7 @@ absl::StatusOr<MemoryMapping> MapSealedMemory(const UniqueFd& fd, size_t bytes,
         absl::StrCat("the peer's segment has the seals ", seals, "; ", kSeals,
                      " (against shrinking, growing and later writers) are needed"));
   }
+  PSD_RETURN_IF_ERROR(CheckMappable(fd.get()));
   struct stat status = {};
   if (fstat(fd.get(), &status) != 0 || static_cast<size_t>(status.st_size) != bytes) {
     return absl::InvalidArgumentError(absl::StrCat("the peer's segment has ", status.st_size,
@@ -125,8 +144,8 @@ absl::StatusOr<MemoryMapping> MapSealedMemory(const UniqueFd& fd, size_t bytes,
   // length that it has, and none can come back, because it is sealed against growing. So the pages
   // that are left all lie before the end.
   if (ftruncate(fd.get(), status.st_size) != 0 || fstat(fd.get(), &status) != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the peer's descriptor is not open for writing: ftruncate: ", std::strerror(errno)));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the peer's segment cannot be cut to its length: ", std::strerror(errno)));
   }
   if (static_cast<size_t>(status.st_blocks) * 512 < bytes) {
     return absl::InvalidArgumentError(

@@ -30,8 +30,8 @@ absl::StatusOr<SealedMemory> MakeSealedMemory(const char* name, absl::string_vie
 // Maps sealed memory of `bytes` bytes that another process made, for reading only. `fd` may be
 // closed afterwards. `needed_by` ("its rings") stands in the error about a wrong length.
 // Errors: INVALID_ARGUMENT saying what is wrong with the descriptor: no sealed memory, a missing
-// seal, another length, not open for writing, or pages that do not exist yet; RESOURCE_EXHAUSTED
-// if the memory cannot be mapped.
+// seal, another length, not open for reading and writing, a file of huge pages (hugetlbfs), or
+// pages that do not exist yet; RESOURCE_EXHAUSTED if the memory cannot be mapped.
 absl::StatusOr<MemoryMapping> MapSealedMemory(const UniqueFd& fd, size_t bytes,
                                               absl::string_view needed_by);
 

@@ -39,6 +39,7 @@ class SharedAllocator : public Allocator {
  public:
   explicit SharedAllocator(const SharedAllocatorOptions& options)
       : options_(options), cache_(std::make_shared<SegmentCache>(options.cache_bytes)) {}
+  ~SharedAllocator() override { cache_->Close(); }
 
   absl::StatusOr<std::shared_ptr<Block>> Allocate(size_t bytes) override {
     if (bytes < options_.segment_threshold_bytes || bytes > SIZE_MAX / 2)

@@ -187,7 +187,7 @@ void Runtime::ReleaseUnusedLater() {
     executor_
         ->Submit([this] {
           options_.memory->ReleaseUnused();
-          if (result_memory_ != nullptr) result_memory_->ReleaseUnused();
+          (result_memory_ != nullptr ? result_memory_ : ResultMemory())->ReleaseUnused();
         })
         .IgnoreError();
     ReleaseUnusedLater();

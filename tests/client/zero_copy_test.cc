@@ -247,6 +247,28 @@ TEST(ZeroCopyLimitsTest, AThousandPullsAreKept) {
   EXPECT_TRUE(world.AllReturned());
 }
 
+// Nor can it take the memory that the owner needs for the results of others.
+TEST(ZeroCopyLimitsTest, ResultsAreKeptWhereValuesTakeMostOfTheBudget) {
+  constexpr int64_t kSmaller = int64_t{64} << 10;  // 256 KiB
+  constexpr size_t kBudget = size_t{64} << 20;
+  World world(/*shared_memory=*/true, kSmaller, kBudget);
+  std::vector<RRef> values;  // of 4 MiB each
+  for (const char* name : {"a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k"}) {
+    values.push_back(
+        Must(world.trainer().GetOrCreate("owner0", name, Full({int64_t{1} << 20}, 0))));
+  }
+  const std::string expected = BytesOf(world.Square());
+  std::vector<Variable> held;
+  for (int i = 0; i < 200; ++i) {
+    held.push_back(world.Square());
+    EXPECT_TRUE(BytesOf(held.back()) == expected) << i;
+  }
+  EXPECT_GT(world.OwnersTraffic().lent_now, 0u);
+  EXPECT_GT(world.OwnersTraffic().copied_out, 0u);
+  held.clear();
+  EXPECT_TRUE(world.AllReturned());
+}
+
 // A process that pulls a parameter and keeps it until it is killed (zero_copy_holder.cc).
 class Holder {
  public:

@@ -46,8 +46,9 @@ struct ShmCarrierOptions {
   // budget.
   RingSizes rings;
   // The most bytes of large messages that one process is lent (lending/lender.h) until it has
-  // returned them. Further messages are copied. So a peer that returns nothing makes this worker
-  // keep at most so much. 0 means a quarter of the budget, or 4 GiB if that has no limit.
+  // returned them. Further messages are copied, and so are all while more than half of the memory
+  // in transit is in use. So a peer that returns nothing makes this worker keep at most so much,
+  // and leaves memory to others. 0 means a quarter of the budget, or 4 GiB if that has no limit.
   size_t max_lent_bytes = 0;
   // The most bytes of segments of one process that are mapped to read lent messages; of all
   // processes together at most four times as much. This memory counts in the budget of its maker.

@@ -46,6 +46,19 @@ TEST(LengthCacheTest, ClearFreesAll) {
   EXPECT_EQ(cache.Take(100), 2);
 }
 
+TEST(LengthCacheTest, AClosedCacheKeepsNothing) {
+  LengthCache<std::shared_ptr<int>> cache(100);
+  auto piece = std::make_shared<int>(1);
+  const std::weak_ptr<int> before = piece;
+  cache.Give(10, std::move(piece));
+  cache.Close();
+  EXPECT_TRUE(before.expired());
+  piece = std::make_shared<int>(2);
+  const std::weak_ptr<int> after = piece;
+  cache.Give(10, std::move(piece));
+  EXPECT_TRUE(after.expired());
+}
+
 TEST(LengthCacheTest, TakesWhatWasGivenLast) {
   LengthCache<int> cache(100);
   cache.Give(10, 1);

@@ -94,6 +94,21 @@ TEST(SharedAllocatorTest, BlocksOutliveTheAllocatorAndNothingIsLeftAfterThem) {
   EXPECT_TRUE(segment.expired());
 }
 
+TEST(SharedAllocatorTest, NothingIsKeptForAnAllocatorThatIsGone) {
+  auto allocator = Allocating(3 * kLarge);
+  auto early = *allocator->Allocate(kLarge);
+  auto late = *allocator->Allocate(kLarge);
+  const auto still = *allocator->Allocate(kLarge);
+  const std::weak_ptr<SharedSegment> cached = early->place().segment()->weak_from_this();
+  const std::weak_ptr<SharedSegment> freed = late->place().segment()->weak_from_this();
+  early.reset();
+  EXPECT_FALSE(cached.expired());
+  allocator.reset();
+  EXPECT_TRUE(cached.expired());
+  late.reset();
+  EXPECT_TRUE(freed.expired());
+}
+
 TEST(SharedAllocatorTest, RefusesWhatNoSystemHas) {
   EXPECT_EQ(Allocating(0)->Allocate(SIZE_MAX).status().code(),
             absl::StatusCode::kResourceExhausted);

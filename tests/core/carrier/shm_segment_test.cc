@@ -100,10 +100,19 @@ TEST(ShmSegmentTest, PagesBehindTheEndDoNotStandForThoseBeforeIt) {
   ExpectRefused(std::move(fd), "only 0 are allocated");
 }
 
-TEST(ShmSegmentTest, ADescriptorForReadingIsRefused) {
+TEST(ShmSegmentTest, ADescriptorForReadingOrForWritingAloneIsRefused) {
   const UniqueFd fd = Forged(kSizes.SegmentBytes(), kAllSeals, true);
   const std::string path = absl::StrCat("/proc/self/fd/", fd.get());
-  ExpectRefused(UniqueFd(open(path.c_str(), O_RDONLY | O_CLOEXEC)), "not open for writing");
+  for (const int mode : {O_RDONLY, O_WRONLY}) {
+    ExpectRefused(UniqueFd(open(path.c_str(), mode | O_CLOEXEC)), "not open for reading and");
+  }
+}
+
+TEST(ShmSegmentTest, AFileOfHugePagesIsRefused) {
+  UniqueFd fd(memfd_create("forged", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB));
+  if (!fd.valid()) GTEST_SKIP() << "this system has no such files";
+  ASSERT_EQ(fcntl(fd.get(), F_ADD_SEALS, kAllSeals), 0);
+  ExpectRefused(std::move(fd), "huge pages");
 }
 
 // Makes a segment in a child process, for which `limit` may be set, and says why it cannot.

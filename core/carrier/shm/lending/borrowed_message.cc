@@ -14,8 +14,9 @@ class ForeignBlock : public Block {
 // What the buffers of one message keep alive together.
 class Lease {
  public:
-  Lease(uint64_t id, Mappings mappings, std::shared_ptr<NoteBox> notes)
-      : note_(std::make_unique<Note>(Note{Note::Kind::kReturned, id})),
+  Lease(uint64_t id, Mappings mappings, MemoryCharge charge, std::shared_ptr<NoteBox> notes)
+      : charge_(std::move(charge)),
+        note_(std::make_unique<Note>(Note{Note::Kind::kReturned, id})),
         mappings_(std::move(mappings)),
         notes_(std::move(notes)) {}
   ~Lease() {
@@ -30,6 +31,7 @@ class Lease {
   }
 
  private:
+  const MemoryCharge charge_;  // for all of this
   std::unique_ptr<Note> note_;
   Mappings mappings_;
   std::deque<ForeignBlock> blocks_;       // never moved
@@ -51,9 +53,14 @@ PeerMapping::~PeerMapping() {
   of_carrier_->Give(bytes);
 }
 
+size_t BorrowingBytes(size_t buffers) {
+  return buffers * (sizeof(LentBuffer) + sizeof(Mappings::value_type) + sizeof(ForeignBlock));
+}
+
 void Borrow(Message& message, uint64_t lease, const std::vector<LentBuffer>& buffers,
-            Mappings mappings, std::shared_ptr<NoteBox> notes) {
-  const auto shared = std::make_shared<Lease>(lease, std::move(mappings), std::move(notes));
+            Mappings mappings, MemoryCharge charge, std::shared_ptr<NoteBox> notes) {
+  const auto shared =
+      std::make_shared<Lease>(lease, std::move(mappings), std::move(charge), std::move(notes));
   for (size_t i = 0; i < buffers.size(); ++i) {
     if (buffers[i].segment == 0) continue;
     const Block* const block = shared->AddBlock(i, buffers[i]);

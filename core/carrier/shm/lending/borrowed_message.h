@@ -2,11 +2,13 @@
 
 // A received message whose buffers lie in memory of its sender.
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
 #include "core/base/buffer.h"
+#include "core/base/memory_budget.h"
 #include "core/base/sealed_memory.h"
 #include "core/carrier/carrier.h"
 #include "core/carrier/frame.h"
@@ -38,11 +40,16 @@ class PeerMapping {
 // Where a lent buffer lies. Null: in the frame.
 using Mappings = std::vector<std::shared_ptr<const PeerMapping>>;
 
+// Returns about how many bytes this process needs to keep a lent message of so many buffers,
+// besides the message itself.
+size_t BorrowingBytes(size_t buffers);
+
 // Replaces those buffers of `message` that were lent by slices of their mappings, with the place
-// kForeignPlace. When the last of them goes, on any thread, `notes` gets a note that the lease is
-// returned. Requires: `mappings` has an entry for each buffer, and the buffers lie inside them.
+// kForeignPlace. They keep `charge`. When the last of them goes, on any thread, `notes` gets a note
+// that the lease is returned. Requires: `mappings` has an entry for each buffer, and the buffers
+// lie inside them.
 void Borrow(Message& message, uint64_t lease, const std::vector<LentBuffer>& buffers,
-            Mappings mappings, std::shared_ptr<NoteBox> notes);
+            Mappings mappings, MemoryCharge charge, std::shared_ptr<NoteBox> notes);
 
 // Leaves a note that the lease is returned.
 void Return(uint64_t lease, NoteBox& notes);

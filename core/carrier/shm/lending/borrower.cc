@@ -11,6 +11,9 @@
 namespace psd::carrier {
 namespace {
 
+// Tables of up to this size are not charged, because the number of leases is bounded.
+constexpr size_t kSmallTableBytes = size_t{4} << 10;
+
 template <typename... Args>
 absl::Status Wrong(const Args&... args) {
   return absl::InvalidArgumentError(absl::StrCat("the peer lends in a wrong way: ", args...));
@@ -86,17 +89,23 @@ absl::StatusOr<bool> Borrower::OnSegment(const PassedSegment& passed, const Uniq
   return false;
 }
 
+absl::StatusOr<MemoryCharge> Borrower::ChargeTable(size_t buffers) const {
+  const size_t bytes = BorrowingBytes(buffers);
+  return bytes <= kSmallTableBytes ? MemoryCharge() : memory_.headers->Charge(bytes);
+}
+
 absl::StatusOr<Borrower::Outcome> Borrower::OnLent(const LentFrame& frame) {
   if (leases_.fetch_add(1) >= kMaxLeases) return Wrong("more than ", kMaxLeases, " leases");
   const MessageFrame part = PartInFrame(frame);
-  absl::StatusOr<Message> message = AssembleWhole(part, memory_);
+  absl::StatusOr<MemoryCharge> charge = ChargeTable(frame.buffers.size());
+  absl::StatusOr<Message> message = charge.ok() ? AssembleWhole(part, memory_) : charge.status();
   if (!message.ok()) {
     Return(frame.lease, *notes_);
     Outcome outcome;
     outcome.refused = RefuseWhole(part, message.status());
     return outcome;
   }
-  Parked parked{frame.lease, *std::move(message), frame.buffers};
+  Parked parked{frame.lease, *std::move(message), frame.buffers, *std::move(charge)};
   PSD_ASSIGN_OR_RETURN(std::optional<Outcome> outcome, Settle(parked));
   if (outcome.has_value()) return *std::move(outcome);
   parked_.push_back(std::move(parked));
@@ -134,7 +143,8 @@ absl::StatusOr<std::optional<Borrower::Outcome>> Borrower::Settle(Parked& parked
     for (const LentBuffer& buffer : parked.buffers) {
       if (buffer.segment != 0) outcome.borrowed_bytes += buffer.bytes;
     }
-    Borrow(parked.message, parked.lease, parked.buffers, std::move(mappings), notes_);
+    Borrow(parked.message, parked.lease, parked.buffers, std::move(mappings),
+           std::move(parked.charge), notes_);
     outcome.message = std::move(parked.message);
   }
   return std::optional<Outcome>(std::move(outcome));

@@ -12,6 +12,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "core/base/memory_budget.h"
 #include "core/base/mutex.h"
 #include "core/base/unique_fd.h"
 #include "core/carrier/assembler.h"
@@ -33,7 +34,8 @@ namespace psd::carrier {
 class Borrower {
  public:
   // `notes` gets the leases that are returned. Mappings count in the quota of the peer and in that
-  // of all peers. `memory` is for those parts of messages that come in frames.
+  // of all peers. `memory` is for those parts of messages that come in frames, and is charged for
+  // the tables of lent buffers.
   Borrower(std::shared_ptr<NoteBox> notes, std::shared_ptr<Quota> of_peer,
            std::shared_ptr<Quota> of_carrier, ReceiveMemory memory);
 
@@ -73,7 +75,8 @@ class Borrower {
     uint64_t lease = 0;
     Message message;  // its lent buffers are empty
     std::vector<LentBuffer> buffers;
-    bool seen = false;  // by LookForStall
+    MemoryCharge charge;  // for what is kept besides the message
+    bool seen = false;    // by LookForStall
   };
   struct Segment {
     enum class State { kMapped, kDeclined, kGone };  // kGone: gone before its descriptor came
@@ -81,6 +84,7 @@ class Borrower {
     std::shared_ptr<const PeerMapping> mapping;  // shared with messages
   };
 
+  absl::StatusOr<MemoryCharge> ChargeTable(size_t buffers) const;
   // Returns null if the segment cannot be mapped.
   absl::StatusOr<std::shared_ptr<const PeerMapping>> Map(const PassedSegment& passed,
                                                          const UniqueFd& fd);

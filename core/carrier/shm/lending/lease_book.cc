@@ -11,17 +11,16 @@ namespace psd::carrier {
 std::optional<uint64_t> LeaseBook::Reserve(size_t bytes) {
   if (places_ >= kMaxLeases || !quota_->Take(bytes)) return std::nullopt;
   ++places_;
-  bytes_ += bytes;
   return ++last_lease_;
 }
 
 void LeaseBook::GiveBack(size_t bytes) {
   quota_->Give(bytes);
   --places_;
-  bytes_ -= bytes;
 }
 
 void LeaseBook::Add(uint64_t lease, Loan loan) {
+  bytes_ += loan.bytes;
   loans_.emplace(lease, std::move(loan));
 }
 
@@ -33,6 +32,7 @@ absl::StatusOr<Loan> LeaseBook::Take(uint64_t lease) {
   }
   Loan loan = std::move(found->second);
   loans_.erase(found);
+  bytes_ -= loan.bytes;
   GiveBack(loan.bytes);
   return loan;
 }
@@ -50,6 +50,7 @@ std::vector<Loan> LeaseBook::TakeAll() {
     all.push_back(std::move(loan));
   }
   loans_.clear();
+  bytes_ = 0;
   return all;
 }
 

@@ -43,8 +43,9 @@ class LeaseBook {
   // Ends all leases.
   std::vector<Loan> TakeAll();
 
-  // The bytes of the loans that are out or have a place.
+  // The bytes of the loans that are out.
   size_t bytes() const { return bytes_; }
+  // The loans that are out or have a place.
   size_t loans() const { return places_; }
 
  private:

@@ -56,6 +56,8 @@ Lender::Lender(std::shared_ptr<NoteBox> notes, std::shared_ptr<MemoryAccount> ac
       book_(std::move(quota)) {}
 
 std::optional<Lender::Lent> Lender::Lend(Message& message, Pass pass) {
+  // The other half is left for what is sent to readers that return it.
+  if (account_->used_bytes() > account_->most_bytes() / 2) return std::nullopt;
   std::optional<Plan> plan = MakePlan(message);
   size_t gathered = 0;
   if (!plan.has_value()) {

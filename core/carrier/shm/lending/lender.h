@@ -32,7 +32,8 @@ namespace psd::carrier {
 class Lender {
  public:
   // `notes` hears of segments that are gone. `account` is charged for the bookkeeping of messages
-  // to `address`. `quota` bounds what is lent at a time.
+  // to `address`. Messages are lent while at most half of its memory is in use, because what a
+  // reader keeps stays charged. `quota` bounds what is lent at a time.
   Lender(std::shared_ptr<NoteBox> notes, std::shared_ptr<MemoryAccount> account,
          std::string address, std::shared_ptr<Quota> quota);
 

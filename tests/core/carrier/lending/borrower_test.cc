@@ -227,6 +227,28 @@ TEST_F(BorrowerTest, AMessageThatFindsNoRoomIsRefusedAndReturned) {
   EXPECT_EQ(TakeReturned(), std::vector<uint64_t>{5});
 }
 
+TEST_F(BorrowerTest, ALongTableOfBuffersIsChargedAsLongAsOneOfThemIsKept) {
+  const auto segment = NewSegment(kPage);
+  ASSERT_TRUE(Pass(*segment).ok());
+  const size_t many = 2000;
+  Message message = Get(1, std::vector<LentBuffer>(many, {segment->id(), 0, 64}));
+  const size_t with_message = account_->used_bytes();
+  Buffer one = message.buffers[7];
+  message = Message();
+  const size_t kept = account_->used_bytes();
+  EXPECT_LT(kept, with_message) << "the message's own table is gone";
+  EXPECT_GE(kept, BorrowingBytes(many));
+  one = Buffer();
+  EXPECT_EQ(account_->used_bytes(), 0u);
+  ExpectParked(2, std::vector<LentBuffer>(many, {999, 0, 64}));
+  EXPECT_EQ(account_->used_bytes(), with_message);
+  borrower_.End();
+  EXPECT_EQ(account_->used_bytes(), 0u);
+  const MemoryCharge all = *account_->Charge((1 << 20) - BorrowingBytes(many) + 1);
+  const auto outcome = Lend(3, std::vector<LentBuffer>(many, {segment->id(), 0, 64}));
+  EXPECT_TRUE(outcome.ok() && outcome->refused.has_value());
+}
+
 TEST_F(BorrowerTest, AnEndLeavesMessagesReadable) {
   const auto segment = NewSegment(kPage);
   ASSERT_TRUE(Pass(*segment).ok());

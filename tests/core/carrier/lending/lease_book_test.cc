@@ -26,6 +26,8 @@ TEST(LeaseBook, ALeaseEndsOnce) {
   EXPECT_EQ(book.Find(first), nullptr);
   EXPECT_EQ(book.Take(first).status().code(), absl::StatusCode::kInvalidArgument)
       << "it has a place, and is not out";
+  EXPECT_EQ(book.bytes(), 0u);
+  EXPECT_EQ(book.loans(), 2u);
   book.Add(first, LoanOf("first", 600));
   book.Add(second, LoanOf("second", 400));
   ASSERT_NE(book.Find(first), nullptr);

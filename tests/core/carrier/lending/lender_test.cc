@@ -150,6 +150,28 @@ TEST_F(LenderTest, ASegmentThatCannotBePassedNowIsTriedAgain) {
   EXPECT_EQ(passed_.size(), 2u);
 }
 
+TEST_F(LenderTest, WhatWasNotLentIsNotCounted) {
+  const uint64_t lease = MustLend(Of({SharedBuffer(kLent, 'x')}));
+  Message message = Of({SharedBuffer(kLent, 'y')});
+  EXPECT_FALSE(lender_
+                   .Lend(message,
+                         [&](const SharedSegment&) {
+                           EXPECT_TRUE(lender_.OnReturned({lease}).ok());
+                           return false;
+                         })
+                   .has_value());
+  EXPECT_EQ(lender_.bytes_now(), 0u);
+  EXPECT_FALSE(lender_
+                   .Lend(message,
+                         [&](const SharedSegment&) {
+                           lender_.End();
+                           EXPECT_EQ(lender_.bytes_now(), 0u) << "what the link counts at its end";
+                           return true;
+                         })
+                   .has_value());
+  EXPECT_EQ(lender_.bytes_now(), 0u);
+}
+
 TEST_F(LenderTest, ADeclinedMessageComesBackAndItsSegmentIsNotNamedAgain) {
   const Buffer bad = SharedBuffer(kLent, 'b');
   const Buffer good = SharedBuffer(kLent, 'g');
@@ -199,6 +221,16 @@ TEST_F(LenderTest, AnEndRetiresWhatIsOutAndNothingElse) {
   EXPECT_EQ(lender_.bytes_now(), 0u);
   ExpectNotLent(Of({buffer}));
   EXPECT_TRUE(lender_.OnReturned({1}).ok()) << "the peer may not have heard yet";
+}
+
+TEST_F(LenderTest, NothingIsLentWhileMoreThanHalfOfTheMemoryIsInUse) {
+  const Buffer buffer = SharedBuffer(kLent, 'x');
+  MemoryCharge half = *account_->Charge(1 << 19);
+  MustLend(Of({buffer}));
+  const MemoryCharge more = *account_->Charge(1);
+  ExpectNotLent(Of({buffer}));
+  half.reset();
+  MustLend(Of({buffer}));
 }
 
 TEST_F(LenderTest, AMessageIsNotLentIfItsBookkeepingFindsNoRoom) {
