@@ -329,6 +329,8 @@ void CollectiveGroup::Arm() {
   absl::Time next;
   {
     MutexLock lock(mutex_);
+    // The sends and receives of a group that has failed are still in the record.
+    if (!ledger_.failure().ok()) return;
     next = std::min(ledger_.NextDeadline(), transfers_.NextDeadline());
     if (next >= armed_) return;
     armed_ = next;

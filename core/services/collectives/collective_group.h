@@ -199,7 +199,7 @@ class CollectiveGroup : public std::enable_shared_from_this<CollectiveGroup> {
   v1::CollectiveEnd End() const PSD_REQUIRES(mutex_);
   // The timer that was set for `armed` has come.
   void Expire(absl::Time armed) PSD_EXCLUDES(mutex_);
-  // Sets a timer for the earliest deadline, unless one comes before.
+  // Sets a timer for the earliest deadline, unless one comes before or the group has failed.
   void Arm() PSD_EXCLUDES(mutex_);
 
   RunningPtr FindOrAdd(uint64_t number) PSD_REQUIRES(mutex_);

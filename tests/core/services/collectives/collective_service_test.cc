@@ -13,6 +13,7 @@
 #include "core/base/buffer.h"
 #include "core/base/future.h"
 #include "core/base/status.h"
+#include "core/base/timer.h"
 #include "core/rpc/declared_method.h"
 #include "core/rpc/message_io.h"
 #include "core/rpc/rpc_agent.h"
@@ -174,6 +175,15 @@ TEST_F(CollectiveServiceTest, ARankThatHasLeftSaysSoToAQuestion) {
   const absl::Status left = waits.Wait().status();
   EXPECT_TRUE(absl::IsFailedPrecondition(left)) << left;
   EXPECT_THAT(std::string(left.message()), HasSubstr("rank 0 (a) has left before it sent"));
+}
+
+// A timer that was set again when it was due would keep all others of the worker from running.
+TEST_F(CollectiveServiceTest, AGroupWhoseReceiveWasLateSetsNoMoreTimers) {
+  const absl::Status late = group_->Receive(1, "", absl::Milliseconds(1)).Wait().status();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(late)) << late;
+  const Promise<Unit> fired;
+  a_.runtime().timers().RunAfter(absl::Milliseconds(1), [fired] { fired.Set(Unit{}); });
+  EXPECT_TRUE(fired.future().WaitFor(absl::Seconds(20)));
 }
 
 // A worker may be shut down while it joins. A watch that waited then would keep the group.
