@@ -30,6 +30,7 @@ Future<Unit> CollectiveGroup::Send(const Tensor& tensor, int to, const std::stri
   if (!fits.ok()) return Future<Unit>::Ready(std::move(fits));
   Sending sending{*std::move(contiguous), {}};
   std::optional<TakeAnswer> asked;
+  TransferLedger::Key key{to, 0};
   absl::Status wrong;
   {
     MutexLock lock(mutex_);
@@ -41,20 +42,27 @@ Future<Unit> CollectiveGroup::Send(const Tensor& tensor, int to, const std::stri
       return Future<Unit>::Ready(number.status());
     if (!number.ok()) {
       wrong = number.status();
-    } else if (give) {
-      asked = std::move(asking_.extract({to, *number}).mapped());
     } else {
-      sending_.emplace(TransferLedger::Key{to, *number}, sending);
-      if (ledger_.HasLeft(to)) wrong = transfers_.Left(to);
+      key.second = *number;
+      if (give) {
+        asked = std::move(asking_.extract(key).mapped());
+      } else {
+        wrong = Hold(key, sending);
+      }
     }
   }
-  if (asked.has_value()) Give(*asked, sending);
+  if (asked.has_value()) Give(*asked, key, sending);
   if (!wrong.ok()) {
     Fail(wrong);
     sending.sent.Set(std::move(wrong));
   }
   Arm();
   return sending.sent.future();
+}
+
+absl::Status CollectiveGroup::Hold(const TransferLedger::Key& key, const Sending& sending) {
+  sending_.emplace(key, sending);
+  return ledger_.HasLeft(key.first) ? transfers_.Left(key.first) : absl::OkStatus();
 }
 
 Future<Tensor> CollectiveGroup::Receive(int from, const std::string& label,
@@ -150,12 +158,16 @@ absl::Status CollectiveGroup::Received(int from, uint64_t number, const rpc::Rep
   return absl::OkStatus();
 }
 
-void CollectiveGroup::Give(const TakeAnswer& answer, const Sending& sending) {
+void CollectiveGroup::Give(const TakeAnswer& answer, const TransferLedger::Key& key,
+                           const Sending& sending) {
   const absl::Status applied = rpc::BeginApply(*answer.call());
   if (!applied.ok()) {
     answer(applied);
-    sending.sent.Set(applied);
-    return;
+    return NotTaken(key, sending);
+  }
+  {
+    MutexLock lock(mutex_);
+    transfers_.Given(key.first, key.second);
   }
   v1::CollectiveTaken message;
   EncodeForm({sending.tensor.dtype(), sending.tensor.shape()}, message);
@@ -163,6 +175,22 @@ void CollectiveGroup::Give(const TakeAnswer& answer, const Sending& sending) {
   if (sending.tensor.NumBytes() > 0) contents.payload.buffers.push_back(sending.tensor.AsBuffer());
   answer(std::move(contents));
   sending.sent.Set(Unit{});
+}
+
+// This rank has not heard yet how the group has ended there. The send fails when it does, or at the
+// send's deadline.
+void CollectiveGroup::NotTaken(const TransferLedger::Key& key, const Sending& sending) {
+  absl::Status ended;
+  {
+    MutexLock lock(mutex_);
+    transfers_.NotTaken(key.first, key.second);
+    ended = ledger_.failure().ok() ? Hold(key, sending) : ledger_.failure();
+  }
+  if (!ended.ok()) {
+    Fail(ended);
+    sending.sent.Set(std::move(ended));
+  }
+  Arm();
 }
 
 absl::Status CollectiveGroup::ServeTake(int from, const v1::CollectiveTake& request,
@@ -193,7 +221,7 @@ absl::Status CollectiveGroup::ServeTake(int from, const v1::CollectiveTake& requ
     return absl::OkStatus();
   }
   if (given.has_value()) {
-    Give(answer, *given);
+    Give(answer, key, *given);
     return absl::OkStatus();
   }
   // The other rank cancels its request when its group fails, and needs no answer then.
