@@ -319,7 +319,10 @@ void CollectiveGroup::ReduceLater(uint64_t number, const RunningPtr& running, si
 
 void CollectiveGroup::Complete(const RunningPtr& running) {
   absl::StatusOr<Tensors> results = running->data.Results();
-  if (!results.ok()) Fail(results.status());
+  if (!results.ok()) {
+    GiveUp(results.status());
+    results = failure();
+  }
   running->result.Set(std::move(results));
 }
 

@@ -101,15 +101,22 @@ Future<Tensor> CollectiveGroup::Receive(int from, const std::string& label,
   if (over) question.Cancel();  // the group has failed meanwhile
   question.reply().OnReady([self = shared_from_this(), from,
                             number = message.number()](const absl::StatusOr<rpc::Reply>& given) {
-    const absl::Status status = given.ok() ? self->Received(from, number, *given) : given.status();
-    if (!status.ok()) self->NotReceived(from, number, status);
+    if (!given.ok()) return self->NotReceived(from, number, given.status());
+    const absl::Status taken = self->Received(from, number, *given);
+    if (taken.ok()) return;
+    self->GiveUp(Annotate(
+        taken, absl::StrCat("tensor ", number, " from ", self->members_.workers[from].name)));
   });
   Arm();
   return received.future();
 }
 
-// A rank whose group is gone refuses questions. If it left in order, that is the reason.
+// A rank whose group is gone refuses questions. If it left in order, that is the reason. If this
+// rank has no memory for the answer, the other one is not to blame.
 void CollectiveGroup::NotReceived(int from, uint64_t number, const absl::Status& why) {
+  const auto detail = GetDetail(why);
+  if (detail.has_value() && detail->worker == members_.workers[members_.rank].name)
+    return GiveUp(why);
   absl::Status not_sent;
   {
     MutexLock lock(mutex_);

@@ -230,6 +230,31 @@ TEST_F(CollectiveServiceTest, ASendToARankThatHasGivenUpWaitsForTheReason) {
   EXPECT_EQ(second.Wait().status(), group_->failure());
 }
 
+// Bytes that are no bools stand for all results that a rank cannot take, such as for lack of
+// memory.
+TEST_F(CollectiveServiceTest, ARankThatCannotTakeAResultSaysThatItIsTheOne) {
+  CollectiveCall broadcast;
+  broadcast.operation = Operation::kBroadcast;
+  broadcast.form = TensorForm{DType::kBool, {1}};
+  broadcast.root = 1;
+  EXPECT_TRUE(Send(b_, kEnterCall, Enter(0, broadcast), "\x02").ok());
+  const absl::Status status = group_->Start(broadcast, {}, absl::Seconds(60)).Wait().status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("group 'ranks': rank 0 (a) cannot go on"));
+  EXPECT_EQ(GetDetail(status)->worker, "a");
+  EXPECT_EQ(group_->failure(), status);
+}
+
+TEST_F(CollectiveServiceTest, ARankThatCannotTakeATensorSaysThatItIsTheOne) {
+  const Tensor bad = Must(Tensor::FromBuffer({1}, DType::kBool, Buffer::FromString("\x02")));
+  const Future<Unit> sent = other_->Send(bad, 0, "", absl::Seconds(60));
+  const absl::Status status = group_->Receive(1, "", absl::Seconds(60)).Wait().status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("group 'ranks': rank 0 (a) cannot go on"));
+  EXPECT_EQ(GetDetail(status)->worker, "a");
+  EXPECT_TRUE(sent.Wait().ok());
+}
+
 // A timer that was set again when it was due would keep all others of the worker from running.
 TEST_F(CollectiveServiceTest, AGroupWhoseReceiveWasLateSetsNoMoreTimers) {
   const absl::Status late = group_->Receive(1, "", absl::Milliseconds(1)).Wait().status();
