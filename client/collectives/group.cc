@@ -88,6 +88,9 @@ int Group::size() const {
 const std::vector<std::string>& Group::members() const {
   return state_->members;
 }
+absl::Duration Group::timeout() const {
+  return state_->timeout;
+}
 absl::Status Group::status() const {
   return state_->part == nullptr ? absl::OkStatus() : state_->part->failure();
 }

@@ -113,6 +113,8 @@ class Group {
   int size() const;
   // The names of the workers, by rank.
   const std::vector<std::string>& members() const;
+  // GroupOptions::timeout.
+  absl::Duration timeout() const;
   // OK as long as the group can be used.
   absl::Status status() const;
 

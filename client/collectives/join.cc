@@ -13,6 +13,7 @@
 #include "client/collectives/group.h"
 #include "client/collectives/group_state.h"
 #include "client/collectives/pause_before.h"
+#include "client/collectives/time_left.h"
 #include "client/runtime_of.h"
 #include "core/base/clock.h"
 #include "core/base/future.h"
@@ -119,10 +120,6 @@ absl::Status CheckTold(const std::string& name, const std::vector<Told>& told) {
                         "group ", Quoted(name), ": ", absl::StrJoin(deaf, ", "), " of ",
                         told.size(), " members cannot be reached by the others")),
                     "let all members listen (WorkerOptions::listen)");
-}
-
-absl::Duration TimeLeft(absl::Time until) {
-  return std::max(until - Clock::Steady().Now(), absl::Milliseconds(1));
 }
 
 // Returns whether that incarnation of a worker answers. A registrar that was restarted may not know

@@ -7,9 +7,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/collectives/parcels.h"
+#include "client/collectives/time_left.h"
 #include "client/runtime_of.h"
 #include "client/zero/load_into.h"
 #include "client/zero/zero_impl.h"
+#include "core/base/clock.h"
 #include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/store/parameter.h"
@@ -50,8 +52,11 @@ absl::StatusOr<std::map<std::string, DType>> ZeroRedundancyOptimizer::Impl::Slot
   return slots;
 }
 
-CollectiveOptions ZeroRedundancyOptimizer::Impl::StateOfRank(int rank) const {
-  return Labelled(absl::StrCat("zero, state of rank ", rank));
+CollectiveOptions ZeroRedundancyOptimizer::Impl::StateOfRank(int rank,
+                                                             absl::Duration timeout) const {
+  CollectiveOptions call = Labelled(absl::StrCat("zero, state of rank ", rank));
+  call.timeout = timeout;
+  return call;
 }
 
 absl::StatusOr<std::vector<ParameterSnapshot>> ZeroRedundancyOptimizer::Impl::ReadOwn() const {
@@ -61,7 +66,7 @@ absl::StatusOr<std::vector<ParameterSnapshot>> ZeroRedundancyOptimizer::Impl::Re
 }
 
 // The steps of all parameters come first, then their arrays.
-absl::Status ZeroRedundancyOptimizer::Impl::SendState(int to) const {
+absl::Status ZeroRedundancyOptimizer::Impl::SendState(int to, absl::Time until) const {
   PSD_ASSIGN_OR_RETURN(const std::vector<ParameterSnapshot> own, ReadOwn());
   std::vector<int64_t> steps;
   std::vector<Tensor> arrays;
@@ -69,21 +74,23 @@ absl::Status ZeroRedundancyOptimizer::Impl::SendState(int to) const {
     steps.push_back(static_cast<int64_t>(each.steps));
     for (const auto& [name, array] : each.state) arrays.push_back(array);
   }
-  const CollectiveOptions call = StateOfRank(group_->rank());
+  const auto send = [&](const Tensor& message) {
+    return group_->Send(message, to, StateOfRank(group_->rank(), TimeLeft(until)));
+  };
   const Shape count = {static_cast<int64_t>(steps.size())};
-  PSD_RETURN_IF_ERROR(group_->Send(Tensor::Of(count, std::move(steps)), to, call));
+  PSD_RETURN_IF_ERROR(send(Tensor::Of(count, std::move(steps))));
   for (const Parcel& parcel : PlanParcels(FormsOf(arrays))) {
     PSD_ASSIGN_OR_RETURN(const Tensor message, Pack(parcel, arrays));
-    PSD_RETURN_IF_ERROR(group_->Send(message, to, call));
+    PSD_RETURN_IF_ERROR(send(message));
   }
   return absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<ParameterSnapshot>> ZeroRedundancyOptimizer::Impl::ReceiveState(
-    int from) const {
+    int from, absl::Time until) const {
   const std::vector<Stateful> stateful = StatefulOf(from);
-  const CollectiveOptions call = StateOfRank(from);
-  PSD_ASSIGN_OR_RETURN(const Tensor steps, group_->Receive(from, call));
+  const auto receive = [&] { return group_->Receive(from, StateOfRank(from, TimeLeft(until))); };
+  PSD_ASSIGN_OR_RETURN(const Tensor steps, receive());
   if (steps.dtype() != DType::kI64 ||
       steps.NumElements() != static_cast<int64_t>(stateful.size())) {
     return absl::InternalError(absl::StrCat("rank ", from, " counts steps as ", steps.ToString(),
@@ -97,7 +104,7 @@ absl::StatusOr<std::vector<ParameterSnapshot>> ZeroRedundancyOptimizer::Impl::Re
   }
   PSD_ASSIGN_OR_RETURN(std::vector<Tensor> arrays, WithoutElements(forms));
   for (const Parcel& parcel : PlanParcels(forms)) {
-    PSD_ASSIGN_OR_RETURN(const Tensor message, group_->Receive(from, call));
+    PSD_ASSIGN_OR_RETURN(const Tensor message, receive());
     PSD_RETURN_IF_ERROR(Unpack(parcel, forms, message, arrays));
   }
   std::vector<ParameterSnapshot> received;
@@ -148,13 +155,13 @@ absl::StatusOr<OptimizerSnapshot> ZeroRedundancyOptimizer::Impl::Assemble(
   return snapshot;
 }
 
-absl::Status ZeroRedundancyOptimizer::Impl::Move(int from, int to,
+absl::Status ZeroRedundancyOptimizer::Impl::Move(int from, int to, absl::Time until,
                                                  std::vector<ParameterSnapshot>& state) const {
   if (group_->rank() == to) {
-    PSD_ASSIGN_OR_RETURN(state, from == to ? ReadOwn() : ReceiveState(from));
+    PSD_ASSIGN_OR_RETURN(state, from == to ? ReadOwn() : ReceiveState(from, until));
     return absl::OkStatus();
   }
-  return group_->rank() == from ? SendState(to) : absl::OkStatus();
+  return group_->rank() == from ? SendState(to, until) : absl::OkStatus();
 }
 
 absl::Status ZeroRedundancyOptimizer::Impl::Consolidate(int to) {
@@ -167,11 +174,16 @@ absl::Status ZeroRedundancyOptimizer::Impl::Consolidate(int to) {
   snapshot_.reset();
   consolidated_to_ = -1;
   StatesOfRanks states(static_cast<size_t>(group_->size()));
+  const absl::Duration timeout =
+      options_.call.timeout > absl::ZeroDuration() ? options_.call.timeout : group_->timeout();
   for (int from = 0; from < group_->size(); ++from) {
-    if (absl::Status moved = Move(from, to, states[from]); !moved.ok()) return group_->Fail(moved);
+    const absl::Time until = Clock::Steady().Now() + timeout;
+    if (absl::Status moved = Move(from, to, until, states[from]); !moved.ok())
+      return group_->Fail(moved);
     // The barrier gives each rank's state a deadline of its own. A rank that has sent its state
-    // learns here that another rank has died.
-    PSD_RETURN_IF_ERROR(group_->Barrier(StateOfRank(from)));
+    // learns here that another rank has died. The other ranks wait longer than the two that move
+    // the state, because only these two can tell which of them is late.
+    PSD_RETURN_IF_ERROR(group_->Barrier(StateOfRank(from, 2 * timeout)));
   }
   if (to == group_->rank()) {
     PSD_ASSIGN_OR_RETURN(snapshot_, Assemble(std::move(states)));

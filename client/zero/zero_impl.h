@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "client/collectives/group.h"
 #include "client/collectives/parcels.h"
 #include "client/ddp/replica.h"
@@ -102,14 +103,17 @@ class ZeroRedundancyOptimizer::Impl {
   absl::StatusOr<std::map<std::string, DType>> SlotsOf(const OptimizerSpec& spec,
                                                        DType dtype) const;
   absl::StatusOr<std::vector<ParameterSnapshot>> ReadOwn() const;
-  absl::Status SendState(int to) const;
-  absl::StatusOr<std::vector<ParameterSnapshot>> ReceiveState(int from) const;
+  // Send and receive the state of one rank, until `until`, a time of Clock::Steady().
+  absl::Status SendState(int to, absl::Time until) const;
+  absl::StatusOr<std::vector<ParameterSnapshot>> ReceiveState(int from, absl::Time until) const;
   // By rank, in the order of StatefulOf.
   using StatesOfRanks = std::vector<std::vector<ParameterSnapshot>>;
   // Brings the state of rank `from` to rank `to`, where it is put into `state`.
-  absl::Status Move(int from, int to, std::vector<ParameterSnapshot>& state) const;
+  absl::Status Move(int from, int to, absl::Time until,
+                    std::vector<ParameterSnapshot>& state) const;
   absl::StatusOr<OptimizerSnapshot> Assemble(StatesOfRanks states) const;
-  CollectiveOptions StateOfRank(int rank) const;
+  // Returns the options of a call that concerns the state of `rank`.
+  CollectiveOptions StateOfRank(int rank, absl::Duration timeout) const;
 
   const std::shared_ptr<Group> group_;  // shared with the user
   const Replica replica_;

@@ -55,7 +55,8 @@ struct ZeroOptions {
   Balance balance = Balance::kElements;
   // Schedule and loss scaling; the mode must be asynchronous, which is the default.
   OptimizerSettings settings;
-  // The timeout and the beginning of the labels of all collective calls.
+  // The timeout and the beginning of the labels of the group's calls, of which the functions below
+  // make one or several.
   CollectiveOptions call;
   // If it is given, a Step that computes its loss averages the gradients over the ranks by it
   // (BufferedDataParallel::Backward), with BufferedOptions::overlap while backward goes on. It must
@@ -132,7 +133,8 @@ class ZeroRedundancyOptimizer : public Joinable {
   // The number of steps so far, without those that were skipped because a scaled loss overflowed.
   uint64_t steps() const;
 
-  // Gathers the state of all ranks on rank `to`. Collective. Errors: INVALID_ARGUMENT for a rank
+  // Gathers the state of all ranks on rank `to`, one after the other. Collective. The timeout
+  // (ZeroOptions::call) holds for the state of each rank. Errors: INVALID_ARGUMENT for a rank
   // that is out of range; RESOURCE_EXHAUSTED; the errors of Group's calls.
   absl::Status Consolidate(int to);
   // Returns a copy of the state that the last Consolidate has gathered, which is that of a plain

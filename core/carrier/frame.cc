@@ -59,7 +59,8 @@ absl::StatusOr<Preamble> ReadPreamble(ByteReader& bytes) {
   bytes.Read(start, sizeof(start));
   if (start[0] != 'p' || start[1] != 's' || start[2] != 'd') return Malformed("no psd frame");
   if (start[3] != kFrameVersion) {
-    return Malformed("version ", start[3], ", this worker speaks version ", kFrameVersion);
+    return Malformed("version ", start[3], ", this worker speaks version ", kFrameVersion,
+                     "; run the same release of psd at both ends");
   }
   if (start[5] != 0 || start[6] != 0 || start[7] != 0) return Malformed("reserved bytes are set");
   Preamble preamble;

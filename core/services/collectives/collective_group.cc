@@ -319,7 +319,10 @@ void CollectiveGroup::ReduceLater(uint64_t number, const RunningPtr& running, si
 
 void CollectiveGroup::Complete(const RunningPtr& running) {
   absl::StatusOr<Tensors> results = running->data.Results();
-  if (!results.ok()) Fail(results.status());
+  if (!results.ok()) {
+    GiveUp(results.status());
+    results = failure();
+  }
   running->result.Set(std::move(results));
 }
 
@@ -329,7 +332,8 @@ void CollectiveGroup::Arm() {
   absl::Time next;
   {
     MutexLock lock(mutex_);
-    if (!ledger_.failure().ok()) return;  // nothing waits any more
+    // The sends and receives of a group that has failed are still in the record.
+    if (!ledger_.failure().ok()) return;
     next = std::min(ledger_.NextDeadline(), transfers_.NextDeadline());
     if (next >= armed_) return;
     armed_ = next;

@@ -167,7 +167,12 @@ class CollectiveGroup : public std::enable_shared_from_this<CollectiveGroup> {
     Promise<Tensor> received;
     rpc::Call question;  // not set before it is asked
   };
-  static void Give(const TakeAnswer& answer, const Sending& sending);
+  void Give(const TakeAnswer& answer, const TransferLedger::Key& key, const Sending& sending)
+      PSD_EXCLUDES(mutex_);
+  // Keeps a send whose question was given up, as the group has ended at the other rank.
+  void NotTaken(const TransferLedger::Key& key, const Sending& sending) PSD_EXCLUDES(mutex_);
+  // Keeps a send until the other rank asks for it. Returns an error if that rank has left.
+  absl::Status Hold(const TransferLedger::Key& key, const Sending& sending) PSD_REQUIRES(mutex_);
   // Answers questions for sends that will not be made, because the group has ended here.
   static void EndQuestions(const std::map<TransferLedger::Key, TakeAnswer>& questions,
                            const v1::CollectiveEnd& end);
@@ -199,7 +204,7 @@ class CollectiveGroup : public std::enable_shared_from_this<CollectiveGroup> {
   v1::CollectiveEnd End() const PSD_REQUIRES(mutex_);
   // The timer that was set for `armed` has come.
   void Expire(absl::Time armed) PSD_EXCLUDES(mutex_);
-  // Sets a timer for the earliest deadline, unless one comes before.
+  // Sets a timer for the earliest deadline, unless one comes before or the group has failed.
   void Arm() PSD_EXCLUDES(mutex_);
 
   RunningPtr FindOrAdd(uint64_t number) PSD_REQUIRES(mutex_);

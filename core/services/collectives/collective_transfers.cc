@@ -30,6 +30,7 @@ Future<Unit> CollectiveGroup::Send(const Tensor& tensor, int to, const std::stri
   if (!fits.ok()) return Future<Unit>::Ready(std::move(fits));
   Sending sending{*std::move(contiguous), {}};
   std::optional<TakeAnswer> asked;
+  TransferLedger::Key key{to, 0};
   absl::Status wrong;
   {
     MutexLock lock(mutex_);
@@ -41,20 +42,27 @@ Future<Unit> CollectiveGroup::Send(const Tensor& tensor, int to, const std::stri
       return Future<Unit>::Ready(number.status());
     if (!number.ok()) {
       wrong = number.status();
-    } else if (give) {
-      asked = std::move(asking_.extract({to, *number}).mapped());
     } else {
-      sending_.emplace(TransferLedger::Key{to, *number}, sending);
-      if (ledger_.HasLeft(to)) wrong = transfers_.Left(to);
+      key.second = *number;
+      if (give) {
+        asked = std::move(asking_.extract(key).mapped());
+      } else {
+        wrong = Hold(key, sending);
+      }
     }
   }
-  if (asked.has_value()) Give(*asked, sending);
+  if (asked.has_value()) Give(*asked, key, sending);
   if (!wrong.ok()) {
     Fail(wrong);
     sending.sent.Set(std::move(wrong));
   }
   Arm();
   return sending.sent.future();
+}
+
+absl::Status CollectiveGroup::Hold(const TransferLedger::Key& key, const Sending& sending) {
+  sending_.emplace(key, sending);
+  return ledger_.HasLeft(key.first) ? transfers_.Left(key.first) : absl::OkStatus();
 }
 
 Future<Tensor> CollectiveGroup::Receive(int from, const std::string& label,
@@ -93,15 +101,22 @@ Future<Tensor> CollectiveGroup::Receive(int from, const std::string& label,
   if (over) question.Cancel();  // the group has failed meanwhile
   question.reply().OnReady([self = shared_from_this(), from,
                             number = message.number()](const absl::StatusOr<rpc::Reply>& given) {
-    const absl::Status status = given.ok() ? self->Received(from, number, *given) : given.status();
-    if (!status.ok()) self->NotReceived(from, number, status);
+    if (!given.ok()) return self->NotReceived(from, number, given.status());
+    const absl::Status taken = self->Received(from, number, *given);
+    if (taken.ok()) return;
+    self->GiveUp(Annotate(
+        taken, absl::StrCat("tensor ", number, " from ", self->members_.workers[from].name)));
   });
   Arm();
   return received.future();
 }
 
-// A rank whose group is gone refuses questions. If it left in order, that is the reason.
+// A rank whose group is gone refuses questions. If it left in order, that is the reason. If this
+// rank has no memory for the answer, the other one is not to blame.
 void CollectiveGroup::NotReceived(int from, uint64_t number, const absl::Status& why) {
+  const auto detail = GetDetail(why);
+  if (detail.has_value() && detail->worker == members_.workers[members_.rank].name)
+    return GiveUp(why);
   absl::Status not_sent;
   {
     MutexLock lock(mutex_);
@@ -150,12 +165,16 @@ absl::Status CollectiveGroup::Received(int from, uint64_t number, const rpc::Rep
   return absl::OkStatus();
 }
 
-void CollectiveGroup::Give(const TakeAnswer& answer, const Sending& sending) {
+void CollectiveGroup::Give(const TakeAnswer& answer, const TransferLedger::Key& key,
+                           const Sending& sending) {
   const absl::Status applied = rpc::BeginApply(*answer.call());
   if (!applied.ok()) {
     answer(applied);
-    sending.sent.Set(applied);
-    return;
+    return NotTaken(key, sending);
+  }
+  {
+    MutexLock lock(mutex_);
+    transfers_.Given(key.first, key.second);
   }
   v1::CollectiveTaken message;
   EncodeForm({sending.tensor.dtype(), sending.tensor.shape()}, message);
@@ -163,6 +182,22 @@ void CollectiveGroup::Give(const TakeAnswer& answer, const Sending& sending) {
   if (sending.tensor.NumBytes() > 0) contents.payload.buffers.push_back(sending.tensor.AsBuffer());
   answer(std::move(contents));
   sending.sent.Set(Unit{});
+}
+
+// This rank has not heard yet how the group has ended there. The send fails when it does, or at the
+// send's deadline.
+void CollectiveGroup::NotTaken(const TransferLedger::Key& key, const Sending& sending) {
+  absl::Status ended;
+  {
+    MutexLock lock(mutex_);
+    transfers_.NotTaken(key.first, key.second);
+    ended = ledger_.failure().ok() ? Hold(key, sending) : ledger_.failure();
+  }
+  if (!ended.ok()) {
+    Fail(ended);
+    sending.sent.Set(std::move(ended));
+  }
+  Arm();
 }
 
 absl::Status CollectiveGroup::ServeTake(int from, const v1::CollectiveTake& request,
@@ -193,7 +228,7 @@ absl::Status CollectiveGroup::ServeTake(int from, const v1::CollectiveTake& requ
     return absl::OkStatus();
   }
   if (given.has_value()) {
-    Give(answer, *given);
+    Give(answer, key, *given);
     return absl::OkStatus();
   }
   // The other rank cancels its request when its group fails, and needs no answer then.

@@ -73,9 +73,8 @@ absl::StatusOr<uint64_t> TransferLedger::Send(int to, const std::string& label, 
   if (*give) {
     PSD_RETURN_IF_ERROR(CheckLabels(key, label, asked->second));
     asked_.erase(asked);
-  } else {
-    sends_[key] = {label, timeout, now + timeout, false};
   }
+  (*give ? given_ : sends_)[key] = {label, timeout, now + timeout, false};
   return key.second;
 }
 
@@ -92,7 +91,7 @@ absl::StatusOr<bool> TransferLedger::Asked(int from, uint64_t number, const std:
   const auto send = sends_.find(key);
   if (send != sends_.end()) {
     PSD_RETURN_IF_ERROR(CheckLabels(key, send->second.label, label));
-    sends_.erase(send);
+    given_.insert(sends_.extract(send));
     return true;
   }
   // Numbers before that of the next send were given, or are asked for twice.

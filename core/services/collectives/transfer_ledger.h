@@ -46,6 +46,10 @@ class TransferLedger {
   // `from` asks for a send. Returns whether it is to be given now. Errors: FAILED_PRECONDITION, as
   // Send; INVALID_ARGUMENT for what an honest rank never asks.
   absl::StatusOr<bool> Asked(int from, uint64_t number, const std::string& label);
+  // A send that was to be given was given, or was not, because the other rank no longer waits for
+  // it. In the second case it waits again.
+  void Given(int to, uint64_t number) { given_.erase({to, number}); }
+  void NotTaken(int to, uint64_t number) { sends_.insert(given_.extract({to, number})); }
   // `from` no longer waits for that send.
   void Forget(int from, uint64_t number) { asked_.erase({from, number}); }
   // The tensor of a receive has come.
@@ -86,6 +90,7 @@ class TransferLedger {
   const int rank_;
   std::vector<uint64_t> next_send_, next_receive_;  // by rank
   AllWaiting sends_, receives_;
+  AllWaiting given_;                  // sends that are being given; they have no deadline
   std::map<Key, std::string> asked_;  // the labels of receives that came before the send
 };
 

@@ -2,11 +2,15 @@
 // names them, and go on in a group that is built again.
 
 #include <cmath>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "client/ddp/buffered_data_parallel.h"
 #include "client/psd.h"
 #include "client/runtime_of.h"
@@ -96,6 +100,34 @@ TEST_F(ZeroFaultsTest, DDP_30_ARankThatDiesInConsolidationIsNamedOnEveryRank) {
     EXPECT_EQ(Culprit(status), "t2") << status;
   });
   ExpectToGoOn(2, saved);
+}
+
+// Rank 1 is late in the middle of its state, when rank 2 has waited longer than rank 0.
+TEST(ZeroConsolidationTest, DDP_30_ARankThatIsLateWithItsStateIsNamedOnEveryRank) {
+  constexpr absl::Duration kTimeout = absl::Seconds(4);
+  ZeroOptions options;
+  options.call.timeout = kTimeout;
+  ZeroWorld ranks(kRanks, Model(Shapes()), Adam{}, options);
+  ranks.Step(1);
+  ranks.OnAll([&](int rank) {
+    if (rank != 1) {
+      const absl::Status status = ranks.zero[rank]->Consolidate(0);
+      EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+      EXPECT_EQ(Culprit(status), "t1") << status;
+      return;
+    }
+    Group& group = *ranks.groups[1];
+    CollectiveOptions call;
+    for (const char* label : {"zero, state to rank 0", "zero, state of rank 0"}) {
+      call.label = label;
+      ASSERT_TRUE(group.Barrier(call).ok());
+    }
+    absl::SleepFor(kTimeout / 2);
+    call.label = "zero, state of rank 1";
+    int64_t own = 0;
+    for (size_t i = 0; i < Shapes().size(); ++i) own += ranks.zero[1]->RankOf(i) == 1 ? 1 : 0;
+    ASSERT_TRUE(group.Send(Must(Tensor::Zeros({own}, DType::kI64)), 0, call).ok());
+  });
 }
 
 TEST_F(ZeroFaultsTest, ZERO_17_ARankThatCannotStepTellsTheOthersWhy) {
@@ -198,6 +230,17 @@ TEST_F(ZeroMemoryTest, ParametersThatOneRankCannotTakeAreAnErrorOnAll) {
     EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
     if (rank == 2) return;
     EXPECT_EQ(Culprit(status), "t2") << status;
+  });
+}
+
+TEST_F(ZeroMemoryTest, AStateThatTheTargetCannotTakeIsAnErrorOnAll) {
+  ranks_.Step(1);
+  const std::vector<MemoryCharge> taken = TakeAllMemory(*ranks_.world.workers[0]);
+  ranks_.OnAll([&](int rank) {
+    const absl::Status status = ranks_.zero[rank]->Consolidate(0);
+    EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+    if (rank == 0) return;
+    EXPECT_EQ(Culprit(status), "t0") << status;
   });
 }
 

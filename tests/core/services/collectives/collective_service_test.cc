@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "core/base/buffer.h"
+#include "core/base/executor.h"
 #include "core/base/future.h"
 #include "core/base/status.h"
 #include "core/base/timer.h"
@@ -29,6 +30,7 @@
 namespace psd::services {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr uint64_t kGeneration = 7;
@@ -40,6 +42,33 @@ CollectiveCall AllReduce(int64_t elements) {
   call.form = TensorForm{DType::kF32, {elements}};
   return call;
 }
+
+// A call whose caller has stopped waiting, so that nobody may apply it.
+class GivenUpCall : public rpc::ServerCall {
+ public:
+  const rpc::PeerInfo& caller() const override { return caller_; }
+  uint64_t session_epoch() const override { return 1; }
+  absl::Time deadline() const override { return absl::InfiniteFuture(); }
+  const std::string& method() const override { return method_; }
+  rpc::Payload& payload() override { return payload_; }
+  const std::string* attachment(uint32_t) const override { return nullptr; }
+  absl::Status Charge(size_t) override { return absl::OkStatus(); }
+  void ForgetMessage() override {}
+  bool cancelled() const override { return true; }
+  void OnCancel(Task) override {}
+  bool BeginApply() override { return false; }
+  void OnAnswerDropped(Task) override {}
+  void Reply(absl::StatusOr<rpc::Payload> result, std::vector<rpc::Attachment>) override {
+    replies.push_back(result.status().code());
+  }
+
+  std::vector<absl::StatusCode> replies;
+
+ private:
+  const rpc::PeerInfo caller_{"b", 1};
+  const std::string method_ = kTakeTensor.info.name;
+  rpc::Payload payload_;
+};
 
 // Worker a is rank 0 of a group; what b, rank 1, sends is made up by the test; c is a stranger.
 class CollectiveServiceTest : public ::testing::Test {
@@ -265,6 +294,55 @@ TEST_F(CollectiveServiceTest, TheTimersOfAWorkerRunOnAfterAReceiveWasLate) {
   const Promise<Unit> ran;
   a_.runtime().timers().RunAfter(absl::Milliseconds(1), [ran] { ran.Set(Unit{}); });
   EXPECT_TRUE(ran.future().WaitFor(absl::Seconds(20)));
+}
+
+// The group of a rank that has given up a receive has ended, and its watch says how.
+TEST_F(CollectiveServiceTest, ASendToARankThatHasGivenUpWaitsForTheReason) {
+  const Tensor ones = Must(Tensor::Full({4}, DType::kF32, 1));
+  const auto ask = [this](uint64_t number) {
+    v1::CollectiveTake take;
+    take.set_number(number);
+    const auto call = std::make_shared<GivenUpCall>();
+    EXPECT_TRUE(group_->ServeTake(1, take, rpc::Answer<rpc::Contents>(call)).ok());
+    return call;
+  };
+  const Future<Unit> first = group_->Send(ones, 1, "", absl::Seconds(60));
+  EXPECT_THAT(ask(0)->replies, ElementsAre(absl::StatusCode::kCancelled));
+  EXPECT_FALSE(first.IsReady()) << first.Wait().status();
+  const auto asked = ask(1);
+  const Future<Unit> second = group_->Send(ones, 1, "", absl::Seconds(60));
+  EXPECT_THAT(asked->replies, ElementsAre(absl::StatusCode::kCancelled));
+  EXPECT_FALSE(second.IsReady()) << second.Wait().status();
+  // Nothing is lost if the rank asks all the same.
+  EXPECT_EQ(Must(other_->Receive(0, "", absl::Seconds(60)).Wait()).NumElements(), 4);
+  EXPECT_TRUE(first.Wait().ok());
+  group_->GiveUp(absl::DataLossError("no more data"));
+  EXPECT_EQ(second.Wait().status(), group_->failure());
+}
+
+// Bytes that are no bools stand for all results that a rank cannot take, such as for lack of
+// memory.
+TEST_F(CollectiveServiceTest, ARankThatCannotTakeAResultSaysThatItIsTheOne) {
+  CollectiveCall broadcast;
+  broadcast.operation = Operation::kBroadcast;
+  broadcast.form = TensorForm{DType::kBool, {1}};
+  broadcast.root = 1;
+  EXPECT_TRUE(Send(b_, kEnterCall, Enter(0, broadcast), "\x02").ok());
+  const absl::Status status = group_->Start(broadcast, {}, absl::Seconds(60)).Wait().status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("group 'ranks': rank 0 (a) cannot go on"));
+  EXPECT_EQ(GetDetail(status)->worker, "a");
+  EXPECT_EQ(group_->failure(), status);
+}
+
+TEST_F(CollectiveServiceTest, ARankThatCannotTakeATensorSaysThatItIsTheOne) {
+  const Tensor bad = Must(Tensor::FromBuffer({1}, DType::kBool, Buffer::FromString("\x02")));
+  const Future<Unit> sent = other_->Send(bad, 0, "", absl::Seconds(60));
+  const absl::Status status = group_->Receive(1, "", absl::Seconds(60)).Wait().status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("group 'ranks': rank 0 (a) cannot go on"));
+  EXPECT_EQ(GetDetail(status)->worker, "a");
+  EXPECT_TRUE(sent.Wait().ok());
 }
 
 // A worker may be shut down while it joins. A watch that waited then would keep the group.

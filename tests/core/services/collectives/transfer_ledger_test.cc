@@ -127,6 +127,22 @@ TEST_F(TransferLedgerTest, ASendIsNotGivenToARankThatHasStoppedWaiting) {
   EXPECT_FALSE(ledger_.Left(2).ok());
 }
 
+TEST_F(TransferLedgerTest, ASendThatWasNotTakenWaitsAgain) {
+  Send(1, "x");
+  EXPECT_TRUE(Asked(1, 0, "x"));
+  EXPECT_FALSE(ledger_.Asked(1, 0, "x").ok()) << "it is being given";
+  ledger_.NotTaken(1, 0);
+  EXPECT_EQ(ledger_.NextDeadline(), kStart + kTimeout);
+  EXPECT_FALSE(ledger_.Expire(kStart + kTimeout).ok());
+  EXPECT_FALSE(ledger_.Left(1).ok());
+  EXPECT_TRUE(Asked(1, 0, "x"));
+  ledger_.Given(1, 0);
+  Asked(1, 1);
+  EXPECT_TRUE(Send(1));
+  ledger_.NotTaken(1, 1);
+  EXPECT_EQ(ledger_.NextDeadline(), kStart + kTimeout);
+}
+
 TEST_F(TransferLedgerTest, WhatIsWrongIsRefusedAndChangesNothing) {
   bool give = false;
   for (const int rank : {-1, 0, 3}) {
