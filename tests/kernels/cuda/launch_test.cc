@@ -69,6 +69,14 @@ TEST(LaunchTest, EveryOperatorHasALauncher) {
   EXPECT_EQ(LaunchStridedCopy(nullptr, nowhere, 4, nullptr, nullptr), 0);
   EXPECT_EQ(LaunchGatherRows(nullptr, 4, nullptr, 0, nullptr, nullptr), 0);
   EXPECT_EQ(LaunchScatterRows(nullptr, 4, nullptr, 0, nullptr, nullptr), 0);
+  for (const auto launch : {LaunchSoftmax, LaunchLogSoftmax})
+    EXPECT_EQ(launch(NumberType::kF32, nullptr, 0, 3, nullptr, nullptr), 0);
+  for (const auto launch : {LaunchSoftmaxGradient, LaunchLogSoftmaxGradient})
+    EXPECT_EQ(launch(NumberType::kF64, nullptr, nullptr, 0, 3, nullptr, nullptr), 0);
+  // LaunchCrossEntropy has a result even without rows, so it is not called without a GPU.
+  EXPECT_EQ(LaunchCrossEntropyGradient(NumberType::kF32, nullptr, nullptr, nullptr, 0, 3, nullptr,
+                                       nullptr),
+            0);
   EXPECT_EQ(LaunchUniform(NumberType::kF32, 1, 0, 1, nullptr, 0, nullptr), 0);
   EXPECT_EQ(LaunchNormal(NumberType::kF32, 1, 0, 1, nullptr, 0, nullptr), 0);
 }
