@@ -212,6 +212,45 @@ TEST_P(EmulatedOperatorTest, RowsAreGatheredAndScattered) {
   EXPECT_EQ(table.Read(), (std::vector<float>{12, 13, 2, 3, 10, 11}));
 }
 
+// Copies rows of `row_bytes` bytes whose table and whose packed rows start at odd places of their
+// blocks.
+void CopySkewedRows(EmulatedDevice& device, size_t row_bytes, size_t table_skew, size_t rows_skew) {
+  SCOPED_TRACE(::testing::Message()
+               << row_bytes << " bytes, skewed by " << table_skew << " and " << rows_skew);
+  std::vector<uint8_t> table(9 * row_bytes), zeros(4 * row_bytes);
+  for (size_t i = 0; i < table.size(); ++i) table[i] = static_cast<uint8_t>(i * 7 + 1);
+  const std::vector<int64_t> ids = {8, 0, 3, 5};
+  const DeviceCopy<int64_t> ids_there(device, ids);
+  const DeviceCopy<uint8_t> table_there(device, table, table_skew);
+  const DeviceCopy<uint8_t> rows(device, zeros, rows_skew);
+  device.kernels().Find(ops::kGatherRows)(&device.default_stream(), table_there.bytes(), row_bytes,
+                                          ids_there.data(), ids.size(), rows.bytes());
+  std::vector<uint8_t> want;
+  for (const int64_t id : ids) {
+    const auto first = table.begin() + id * static_cast<ptrdiff_t>(row_bytes);
+    want.insert(want.end(), first, first + static_cast<ptrdiff_t>(row_bytes));
+  }
+  EXPECT_EQ(rows.Read(), want);
+  const DeviceCopy<uint8_t> copy(device, std::vector<uint8_t>(table.size()), table_skew);
+  device.kernels().Find(ops::kScatterRows)(&device.default_stream(), copy.bytes(), row_bytes,
+                                           ids_there.data(), ids.size(), rows.bytes());
+  std::vector<uint8_t> scattered(table.size());
+  for (size_t k = 0; k < ids.size(); ++k)
+    std::copy_n(want.begin() + static_cast<ptrdiff_t>(k * row_bytes), row_bytes,
+                scattered.begin() + ids[k] * static_cast<ptrdiff_t>(row_bytes));
+  EXPECT_EQ(copy.Read(), scattered);
+}
+
+// An item that is too wide for an address would be refused, which ends the process.
+TEST_P(EmulatedOperatorTest, RowsAreCopiedInItemsThatFitTheirAddresses) {
+  for (const size_t row_bytes : {8, 12, 6, 5}) {
+    for (const size_t table_skew : {0, 1, 2, 4, 6}) {
+      for (const size_t rows_skew : {0, 1, 2, 4})
+        CopySkewedRows(*device_, row_bytes, table_skew, rows_skew);
+    }
+  }
+}
+
 template <typename T>
 void CompareRandom(EmulatedDevice& device, const ops::RandomName& name, DType dtype, double first,
                    double second) {
