@@ -20,10 +20,12 @@ struct alignas(kSize * sizeof(T) < 16 ? kSize * sizeof(T) : 16) Pack {
   T elements[kSize];
 };
 
-// Load and Store move kSize elements from index `first` on. Requires: an array of raw pointers is
-// aligned to 16 bytes and `first` is a multiple of kSize, unless kSize is 1.
+// Load and Store move kSize elements from index `first` on. Requires: the array is aligned to 16
+// bytes and `first` is a multiple of kSize, unless kSize is 1. An array that checks indexes also
+// has RequireAligned(first, alignment), which checks that.
 template <size_t kSize, typename Array, typename T>
 PSD_HOST_DEVICE void Load(const Array& array, size_t first, T (&elements)[kSize]) {
+  array.RequireAligned(first, alignof(Pack<T, kSize>));
   for (size_t i = 0; i < kSize; ++i) elements[i] = array[first + i];
 }
 template <size_t kSize, typename T>
@@ -39,7 +41,7 @@ PSD_HOST_DEVICE void Load(T* array, size_t first, T (&elements)[kSize]) {
 // As Load, but the array needs only the alignment of its type.
 template <size_t kSize, typename Array, typename T>
 PSD_HOST_DEVICE void LoadUnaligned(const Array& array, size_t first, T (&elements)[kSize]) {
-  Load<kSize>(array, first, elements);
+  for (size_t i = 0; i < kSize; ++i) elements[i] = array[first + i];
 }
 template <size_t kSize, typename T>
 PSD_HOST_DEVICE void LoadUnaligned(const T* array, size_t first, T (&elements)[kSize]) {
@@ -76,6 +78,7 @@ __device__ void StoreWords(const Elements& elements, void* to) {
 
 template <size_t kSize, typename Array, typename T>
 PSD_HOST_DEVICE void Store(const Array& array, size_t first, const T (&elements)[kSize]) {
+  array.RequireAligned(first, alignof(Pack<T, kSize>));
   for (size_t i = 0; i < kSize; ++i) array[first + i] = elements[i];
 }
 template <size_t kSize, typename T>

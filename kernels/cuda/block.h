@@ -43,13 +43,23 @@ class ThreadBlock {
 };
 #endif
 
-// Combines the values of all threads in a fixed order, a tree, and leaves the result in values[0].
-// combine(a, b) returns the combination of two values.
+struct Plus {
+  template <typename T>
+  PSD_HOST_DEVICE T operator()(T a, T b) const {
+    return a + b;
+  }
+};
+
+// Combines the values of the threads in a fixed order, a tree, for each group of `lanes`
+// neighbouring threads, and leaves the result in the value of the group's first thread.
+// combine(a, b) returns the combination of two values. Requires: `lanes` is a power of two of at
+// most kBlockThreads.
 template <class Block, typename T, typename Combine>
-PSD_HOST_DEVICE void CombineThreads(const Block& block, T* values, const Combine& combine) {
-  for (size_t half = kBlockThreads / 2; half > 0; half /= 2) {
+PSD_HOST_DEVICE void CombineThreads(const Block& block, T* values, const Combine& combine,
+                                    size_t lanes = kBlockThreads) {
+  for (size_t half = lanes / 2; half > 0; half /= 2) {
     block.EachThread([&](size_t thread) {
-      if (thread < half) values[thread] = combine(values[thread], values[thread + half]);
+      if (thread % lanes < half) values[thread] = combine(values[thread], values[thread + half]);
     });
   }
 }

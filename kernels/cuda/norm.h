@@ -19,13 +19,6 @@ namespace psd::kernels::cuda {
 
 static_assert(kBlockThreads == kOptimThreads);
 
-struct Plus {
-  template <typename T>
-  PSD_HOST_DEVICE T operator()(T a, T b) const {
-    return a + b;
-  }
-};
-
 // Sums the squares of chunk number `chunk` of the batch. `shared` has kBlockThreads numbers, which
 // the block shares; `partials` has one for each chunk.
 template <class Block, typename Table, typename Partials>

@@ -1,8 +1,8 @@
 #pragma once
 
-// Arithmetic that gives the same bits on a GPU and on the host. All of these are rounded correctly
-// on both, so results are equal as long as the compilers fuse nothing by themselves: compile with
-// -fmad=false (nvcc) and -ffp-contract=off (host).
+// Arithmetic that gives the same bits on a GPU and on the host, except those of NaN. All of these
+// are rounded correctly on both, so results are equal as long as the compilers fuse nothing by
+// themselves: compile with -fmad=false (nvcc) and -ffp-contract=off (host).
 
 #include <math.h>
 

@@ -9,8 +9,8 @@
 // make(address, size) makes an array from a typed address (kernels/cuda/arrays.h).
 //
 // Sums are in double and in a fixed order, so results repeat. Where the CPU rounds once too, the
-// bits are the CPU's: arithmetic, gradients, maxima, casts, copies and random numbers. Exp, log and
-// tanh, and what is computed of them, differ in the last bits.
+// bits are the CPU's, except those of NaN: arithmetic, gradients, maxima, casts, copies and random
+// numbers. Exp, log and tanh, and what is computed of them, differ in the last bits.
 
 #include <math.h>
 

@@ -4,9 +4,9 @@
 // Thread-safe.
 //
 // All addresses of elements are in the memory of the device, and aligned to their type. The
-// operators are documented where kernels/cuda/operators.h says. Each call adds at most one launch
-// to the stream, and none if there is no element to compute. It returns 0 or the cudaError_t of the
-// launch; errors of the kernel itself are reported by the stream.
+// operators are documented where kernels/cuda/operators.h and softmax.h say. Each call adds at most
+// one launch to the stream, and none if there is no element to compute. It returns 0 or the
+// cudaError_t of the launch; errors of the kernel itself are reported by the stream.
 
 #include <cstddef>
 #include <cstdint>
@@ -36,6 +36,21 @@ int LaunchGatherRows(const void* table, size_t row_bytes, const int64_t* ids, si
                      void* rows, CUstream_st* stream);
 int LaunchScatterRows(void* table, size_t row_bytes, const int64_t* ids, size_t count,
                       const void* rows, CUstream_st* stream);
+// Rows of `cols` elements, as in kernels/softmax.h. Requires: cols > 0 unless rows == 0.
+int LaunchSoftmax(NumberType type, const void* x, size_t rows, size_t cols, void* out,
+                  CUstream_st* stream);
+int LaunchLogSoftmax(NumberType type, const void* x, size_t rows, size_t cols, void* out,
+                     CUstream_st* stream);
+int LaunchSoftmaxGradient(NumberType type, const void* y, const void* g, size_t rows, size_t cols,
+                          void* out, CUstream_st* stream);
+int LaunchLogSoftmaxGradient(NumberType type, const void* y, const void* g, size_t rows,
+                             size_t cols, void* out, CUstream_st* stream);
+// Sets the element at `out`, to NaN if there are no rows. One block computes it.
+int LaunchCrossEntropy(NumberType type, const void* y, const int64_t* labels, size_t rows,
+                       size_t cols, void* out, CUstream_st* stream);
+// `g` is the address of the gradient of the mean.
+int LaunchCrossEntropyGradient(NumberType type, const void* y, const int64_t* labels, const void* g,
+                               size_t rows, size_t cols, void* out, CUstream_st* stream);
 int LaunchUniform(NumberType type, uint64_t seed, double low, double high, void* out, size_t count,
                   CUstream_st* stream);
 int LaunchNormal(NumberType type, uint64_t seed, double mean, double deviation, void* out,

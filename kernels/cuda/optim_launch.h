@@ -31,7 +31,7 @@ void FillOptimTable(const OptimBatch& batch, void* table);
 // is launched if no array has elements. `table` is the filled table in the device's memory. Returns
 // 0 or the cudaError_t of the launch; errors of the kernel itself are reported by the stream. The
 // bits of the result do not depend on the device, and are those of the CPU's kernels on an
-// instruction set with fused multiply-adds.
+// instruction set with fused multiply-adds; only the bits of NaN may differ.
 int LaunchStep(const SgdOptions& options, const OptimBatch& batch, const void* table,
                CUstream_st* stream);
 int LaunchStep(const AdagradOptions& options, const OptimBatch& batch, const void* table,

@@ -7,7 +7,7 @@
 // which updates the state and returns the new parameter. The gradient is already scaled, limited
 // and negated (maximize), and has the weight decay added. Formulas and options are documented in
 // kernels/optim/<name>.h. Operations and their order are those of the CPU's kernels, so the bits
-// are equal where the CPU has fused multiply-adds.
+// are equal where the CPU has fused multiply-adds, except those of NaN.
 
 #include <cmath>
 #include <cstddef>

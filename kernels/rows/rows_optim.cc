@@ -205,7 +205,7 @@ struct SparseAdamRow : ElementUpdate<T> {
     V m = hn::LoadU(d, exp_avg + at);
     V v = hn::LoadU(d, exp_avg_sq + at);
     m = hn::MulAdd(hn::Set(d, share1), hn::Sub(g, m), m);
-    v = hn::MulAdd(hn::Set(d, share2), hn::Sub(hn::Mul(g, g), v), v);
+    v = hn::MulAdd(hn::Set(d, share2), hn::MulSub(g, g, v), v);
     hn::StoreU(m, d, exp_avg + at);
     hn::StoreU(v, d, exp_avg_sq + at);
     const V root = hn::Add(hn::Sqrt(v), hn::Set(d, eps));

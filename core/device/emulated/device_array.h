@@ -3,6 +3,7 @@
 // Arguments of kernels that run on an emulated device.
 
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <type_traits>
@@ -34,12 +35,25 @@ class DeviceArray {
     if (index >= size_) OutOfRange(index);
     return data_[index];
   }
+  // For kernels that access several elements at once, from element `index` on. An address that is
+  // not a multiple of `alignment` ends the process, with a line that names the operation.
+  void RequireAligned(size_t index, size_t alignment) const {
+    if (reinterpret_cast<uintptr_t>(data_ + index) % alignment != 0) Misaligned(index, alignment);
+  }
 
  private:
   [[noreturn]] void OutOfRange(size_t index) const {
     const char* const operation = emulated::CurrentOperation();
     std::fprintf(stderr, "the operation %s used element %zu of an array of %zu elements\n",
                  operation == nullptr ? "(none: the host)" : operation, index, size_);
+    std::abort();
+  }
+
+  [[noreturn]] void Misaligned(size_t index, size_t alignment) const {
+    std::fprintf(
+        stderr,
+        "the operation %s accessed %zu bytes at once, but element %zu is not aligned to them\n",
+        emulated::CurrentOperation(), alignment, index);
     std::abort();
   }
 

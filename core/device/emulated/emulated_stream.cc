@@ -204,6 +204,17 @@ absl::Status EmulatedStream::CheckAddress(absl::string_view operation, const voi
                     "copy them to a block of this device first");
 }
 
+absl::Status EmulatedStream::CheckAlignment(absl::string_view operation, const void* address,
+                                            size_t alignment) const {
+  const size_t beyond = reinterpret_cast<uintptr_t>(address) % alignment;
+  if (beyond == 0) return absl::OkStatus();
+  return WithRemedy(
+      absl::InvalidArgumentError(absl::StrCat(
+          operation, " on ", name(), " was given an array that starts ", beyond,
+          " bytes behind a multiple of ", alignment, ", to which its elements are aligned")),
+      "use narrower elements, or copy them to a block of their own first");
+}
+
 absl::Status EmulatedStream::CheckPinned(absl::string_view operation, const std::byte* address,
                                          size_t bytes) const {
   if (device_.pinned_->Contains(address, bytes)) return absl::OkStatus();

@@ -42,8 +42,9 @@ class EmulatedStream : public Stream {
 
   // Adds an operation called `kernel` that calls body(i, arguments...) for each i below `count`, in
   // an order that the body may not rely on. Arguments are taken by value; see VisitArrays in
-  // core/device/emulated/device_array.h. Errors: those of Stream; INTERNAL if a fault was asked
-  // for.
+  // core/device/emulated/device_array.h. Errors: those of Stream; INVALID_ARGUMENT for an array
+  // that is not in the device's memory or not aligned to its elements; INTERNAL if a fault was
+  // asked for.
   template <typename Body, typename... Arguments>
   absl::Status Launch(absl::string_view kernel, size_t count, Body body, Arguments... arguments) {
     static_assert(std::is_empty_v<Body>, "a kernel gets arguments and captures nothing");
@@ -75,6 +76,9 @@ class EmulatedStream : public Stream {
   absl::Status Add(absl::string_view operation, absl::AnyInvocable<void()> run);
   absl::Status AddKernel(absl::string_view kernel, absl::AnyInvocable<void()> run);
   absl::Status CheckAddress(absl::string_view operation, const void* address, size_t bytes) const;
+  // Errors: INVALID_ARGUMENT. A GPU would fail when the kernel runs.
+  absl::Status CheckAlignment(absl::string_view operation, const void* address,
+                              size_t alignment) const;
   absl::Status CheckPinned(absl::string_view operation, const std::byte* address,
                            size_t bytes) const;
   // Ends the process if the pinned bytes do not live any more.
@@ -89,7 +93,9 @@ class EmulatedStream : public Stream {
   template <typename T>
   absl::Status CheckArray(absl::string_view kernel, const DeviceArray<T>& array) const {
     if (array.size() == 0) return absl::OkStatus();
-    return CheckAddress(kernel, array.data(), array.size() * sizeof(T));
+    absl::Status status = CheckAddress(kernel, array.data(), array.size() * sizeof(T));
+    status.Update(CheckAlignment(kernel, array.data(), alignof(T)));
+    return status;
   }
   template <typename T>
   void Translate(DeviceArray<T>& array) const {

@@ -11,6 +11,8 @@
 #include "core/device/emulated/device_array.h"
 #include "core/device/emulated/emulated_device.h"
 #include "core/device/emulated/emulated_stream.h"
+#include "kernels/cuda/block.h"
+#include "kernels/cuda/block_rows.h"
 
 namespace psd::emulated {
 
@@ -30,6 +32,35 @@ void AddKernel(Stream* stream, const char* kernel, size_t count, Body body,
 template <typename T>
 DeviceArray<T> ArrayAt(T* address, size_t size) {
   return {address, size};
+}
+// As the argument `make` of the functions in kernels/cuda.
+inline constexpr auto kMake = [](auto* address, size_t size) { return ArrayAt(address, size); };
+
+struct RunElement {
+  template <class Body>
+  void operator()(size_t i, const Body& body) const {
+    body(i);
+  }
+};
+// Returns what adds the kernel of a body of elements to the stream (kernels/cuda/operators.h).
+inline auto RunOn(Stream* stream, const char* name) {
+  return [stream, name](const auto& body, size_t count) {
+    AddKernel(stream, name, count, RunElement(), body);
+  };
+}
+
+struct RunBlock {
+  template <class Body>
+  void operator()(size_t index, const Body& body) const {
+    kernels::cuda::RowShared shared;
+    body(kernels::cuda::SerialBlock(index), index, shared);
+  }
+};
+// As RunOn, for a body of blocks (kernels/cuda/softmax.h).
+inline auto RunBlocksOn(Stream* stream, const char* name) {
+  return [stream, name](const auto& body, size_t blocks) {
+    AddKernel(stream, name, blocks, RunBlock(), body);
+  };
 }
 
 }  // namespace psd::emulated

@@ -12,6 +12,7 @@
 #include "core/tensor/ops/kernels.h"
 #include "core/tensor/strided_copy.h"
 #include "kernels/cuda/operators.h"
+#include "kernels/cuda/softmax.h"
 #include "kernels/random_numbers.h"
 
 namespace psd::emulated {
@@ -43,22 +44,6 @@ NumberType TypeOf(DType dtype) {
       return NumberType::kBF16;
   }
   return NumberType::kF32;  // dtypes have been checked
-}
-
-constexpr auto kMake = [](auto* address, size_t size) { return ArrayAt(address, size); };
-
-struct RunElement {
-  template <class Body>
-  void operator()(size_t i, const Body& body) const {
-    body(i);
-  }
-};
-
-// Returns what adds the kernel of a body to the stream.
-auto RunOn(Stream* stream, const char* name) {
-  return [stream, name](const auto& body, size_t count) {
-    AddKernel(stream, name, count, RunElement(), body);
-  };
 }
 
 template <class Op, const ops::BinaryName& name>
@@ -120,6 +105,32 @@ void ScatterRows(Stream* stream, std::byte* table, size_t row_bytes, const int64
                                      RunOn(stream, ops::kScatterRows.name));
 }
 
+template <class Op, const ops::RowsName& name>
+void Softmax(Stream* stream, DType dtype, const std::byte* x, size_t rows, size_t cols,
+             std::byte* out) {
+  cuda::WithSoftmax<Op, DeviceArray>(TypeOf(dtype), x, rows, cols, out, kMake,
+                                     RunBlocksOn(stream, name.name));
+}
+
+template <class Op, const ops::RowsGradientName& name>
+void SoftmaxGradient(Stream* stream, DType dtype, const std::byte* y, const std::byte* g,
+                     size_t rows, size_t cols, std::byte* out) {
+  cuda::WithSoftmaxGradient<Op, DeviceArray>(TypeOf(dtype), y, g, rows, cols, out, kMake,
+                                             RunBlocksOn(stream, name.name));
+}
+
+void CrossEntropy(Stream* stream, DType dtype, const std::byte* y, const int64_t* labels,
+                  size_t rows, size_t cols, std::byte* out) {
+  cuda::WithCrossEntropy<DeviceArray>(TypeOf(dtype), y, labels, rows, cols, out, kMake,
+                                      RunBlocksOn(stream, ops::kCrossEntropy.name));
+}
+
+void CrossEntropyGradient(Stream* stream, DType dtype, const std::byte* y, const int64_t* labels,
+                          const std::byte* g, size_t rows, size_t cols, std::byte* out) {
+  cuda::WithCrossEntropyGradient<DeviceArray>(TypeOf(dtype), y, labels, g, rows, cols, out, kMake,
+                                              RunOn(stream, ops::kCrossEntropyGradient.name));
+}
+
 template <template <typename> class Numbers, const ops::RandomName& name>
 void Random(Stream* stream, DType dtype, uint64_t seed, double first, double second, std::byte* out,
             size_t count) {
@@ -153,6 +164,13 @@ KernelTable OperatorKernels() {
   table.Add(ops::kCast, Cast);
   table.Add(ops::kGatherRows, GatherRows);
   table.Add(ops::kScatterRows, ScatterRows);
+  table.Add(ops::kSoftmax, Softmax<cuda::SoftmaxOp, ops::kSoftmax>);
+  table.Add(ops::kLogSoftmax, Softmax<cuda::LogSoftmaxOp, ops::kLogSoftmax>);
+  table.Add(ops::kSoftmaxGradient, SoftmaxGradient<cuda::SoftmaxGradientOp, ops::kSoftmaxGradient>);
+  table.Add(ops::kLogSoftmaxGradient,
+            SoftmaxGradient<cuda::LogSoftmaxGradientOp, ops::kLogSoftmaxGradient>);
+  table.Add(ops::kCrossEntropy, CrossEntropy);
+  table.Add(ops::kCrossEntropyGradient, CrossEntropyGradient);
   table.Add(ops::kUniform, Random<kernels::UniformNumbers, ops::kUniform>);
   table.Add(ops::kNormal, Random<kernels::NormalNumbers, ops::kNormal>);
   return table;

@@ -6,9 +6,8 @@
 
 namespace psd::emulated {
 
-// Returns StridedCopy and the kernels of core/tensor/ops/kernels.h, but not those of Softmax,
-// LogSoftmax, CrossEntropy, their gradients, and Matmul. They are those of GPUs
-// (kernels/cuda/operators.h), compiled for the host.
+// Returns StridedCopy and the kernels of core/tensor/ops/kernels.h, but not Matmul. They are those
+// of GPUs (kernels/cuda/operators.h and softmax.h), compiled for the host.
 KernelTable OperatorKernels();
 
 }  // namespace psd::emulated

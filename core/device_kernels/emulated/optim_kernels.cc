@@ -39,8 +39,7 @@ void AddStep(Stream* stream, const char* name, const Options& options,
   using T = NumberOf<P>;
   Table<P> table(batch.count);
   kernels::cuda::MakeEntries<P, DeviceArray>(
-      batch, [](auto* address, size_t size) { return ArrayAt(address, size); },
-      [&](size_t k, const OptimEntry<P, DeviceArray>& entry) { table[k] = entry; });
+      batch, kMake, [&](size_t k, const OptimEntry<P, DeviceArray>& entry) { table[k] = entry; });
   const auto scalars = kernels::cuda::ScalarsOf<T>(kernels::cuda::TermsOf(options), batch);
   const size_t threads = kernels::cuda::ChunksOf(batch) * kernels::cuda::kOptimThreads;
   kernels::cuda::WithUpdate<T>(options, batch.step, [&](const auto& update) {

@@ -40,6 +40,41 @@ TEST(EmulatedFaultsTest, ARefusedOperationChangesNothing) {
   EXPECT_TRUE(device->health().ok());
 }
 
+template <typename T>
+struct ReadAll {
+  void operator()(size_t i, const DeviceArray<const T>& from, const DeviceArray<T>& to) const {
+    to[i] = from[i];
+  }
+};
+
+// A copy from an array that starts `skew` bytes behind the begin of a block.
+template <typename T>
+absl::Status CopyFromSkewed(EmulatedStream& stream, size_t skew) {
+  const auto from = NewFloats(stream, kCount), to = NewFloats(stream, kCount);
+  const auto* const first = reinterpret_cast<const T*>(from->data() + skew);
+  return stream.Launch("Copy", 8, ReadAll<T>(), DeviceArray<const T>(first, 8),
+                       DeviceArray<T>(reinterpret_cast<T*>(to->data()), 8));
+}
+
+TEST(EmulatedFaultsTest, AnArrayThatIsNotAlignedToItsElementsIsRefused) {
+  const auto device = NewDevice();
+  EmulatedStream& stream = device->default_stream();
+  const size_t before = device->kernels_launched();
+  const absl::Status refused = CopyFromSkewed<float>(stream, 6);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(refused.message(),
+              HasSubstr("Copy on stream 0 of emu:0 was given an array that starts 2 bytes behind a "
+                        "multiple of 4"));
+  EXPECT_FALSE(CopyFromSkewed<double>(stream, 4).ok());
+  EXPECT_FALSE(CopyFromSkewed<uint16_t>(stream, 1).ok());
+  EXPECT_EQ(device->kernels_launched(), before);
+  EXPECT_TRUE(CopyFromSkewed<float>(stream, 4).ok());
+  EXPECT_TRUE(CopyFromSkewed<double>(stream, 8).ok());
+  EXPECT_TRUE(CopyFromSkewed<uint16_t>(stream, 2).ok());
+  EXPECT_TRUE(CopyFromSkewed<uint8_t>(stream, 3).ok());
+  EXPECT_TRUE(device->Synchronize().ok());
+}
+
 TEST(EmulatedFaultsTest, AFailingOperationLosesTheDevice) {
   const auto device = NewDevice();
   EmulatedStream& stream = device->default_stream();

@@ -317,6 +317,27 @@ TEST_P(EmulatedOptimTest, ABatchWithoutElementsLaunchesNothing) {
   EXPECT_EQ(device_->kernels_launched(), before);
 }
 
+// A GPU loads four f32 at once, and fails if they are not aligned.
+void StepParameterThatIsNotAligned() {
+  const auto device = DeviceWith(emulated::OptimKernels(), 0);
+  const std::vector<float> elements(8);
+  const DeviceCopy<float> parameter(*device, elements, 1), gradient(*device, elements);
+  std::vector<OptimArrays> arrays(1);
+  arrays[0].parameter = parameter.data();
+  arrays[0].next = parameter.data();
+  arrays[0].gradient = gradient.data();
+  arrays[0].size = elements.size();
+  device->kernels().Find(optim::kSgd)(&device->default_stream(), kernels::SgdOptions{},
+                                      BatchOf<float>(arrays, {}));
+  parameter.Read();
+}
+
+TEST(EmulatedOptimDeathTest, AParameterThatIsNotAlignedEndsTheProcess) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_DEATH(StepParameterThatIsNotAligned(),
+               "the operation sgd on stream 0 of emu:0 accessed 16 bytes at once, but element");
+}
+
 // ---- the lists of kernels
 
 // Whether a GPU has the kernel of this name.

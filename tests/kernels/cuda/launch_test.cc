@@ -8,6 +8,8 @@
 #include "kernels/cuda/operators.h"
 #include "kernels/cuda/operators_launch.h"
 #include "kernels/cuda/optim_launch.h"
+#include "kernels/cuda/rows.h"
+#include "kernels/cuda/rows_launch.h"
 #include "kernels/elementwise.h"
 #include "kernels/optim/adadelta.h"
 #include "kernels/optim/adagrad.h"
@@ -17,6 +19,7 @@
 #include "kernels/optim/rmsprop.h"
 #include "kernels/optim/rprop.h"
 #include "kernels/optim/sgd.h"
+#include "kernels/rows/rows_optim.h"
 
 namespace psd::kernels::cuda {
 namespace {
@@ -69,8 +72,34 @@ TEST(LaunchTest, EveryOperatorHasALauncher) {
   EXPECT_EQ(LaunchStridedCopy(nullptr, nowhere, 4, nullptr, nullptr), 0);
   EXPECT_EQ(LaunchGatherRows(nullptr, 4, nullptr, 0, nullptr, nullptr), 0);
   EXPECT_EQ(LaunchScatterRows(nullptr, 4, nullptr, 0, nullptr, nullptr), 0);
+  for (const auto launch : {LaunchSoftmax, LaunchLogSoftmax})
+    EXPECT_EQ(launch(NumberType::kF32, nullptr, 0, 3, nullptr, nullptr), 0);
+  for (const auto launch : {LaunchSoftmaxGradient, LaunchLogSoftmaxGradient})
+    EXPECT_EQ(launch(NumberType::kF64, nullptr, nullptr, 0, 3, nullptr, nullptr), 0);
+  // LaunchCrossEntropy has a result even without rows, so it is not called without a GPU.
+  EXPECT_EQ(LaunchCrossEntropyGradient(NumberType::kF32, nullptr, nullptr, nullptr, 0, 3, nullptr,
+                                       nullptr),
+            0);
   EXPECT_EQ(LaunchUniform(NumberType::kF32, 1, 0, 1, nullptr, 0, nullptr), 0);
   EXPECT_EQ(LaunchNormal(NumberType::kF32, 1, 0, 1, nullptr, 0, nullptr), 0);
+}
+
+TEST(LaunchTest, EveryRowOptimizerHasALauncher) {
+  DeviceRowBatch none;
+  none.width = 4;
+  for (const NumberType type : {NumberType::kF32, NumberType::kF64}) {
+    none.type = type;
+    EXPECT_EQ(LaunchStepRows(RowSgdOptions(), 1, none, nullptr), 0);
+    EXPECT_EQ(LaunchStepRows(RowAdagradOptions(), 1, none, nullptr), 0);
+    EXPECT_EQ(LaunchStepRows(SparseAdamOptions(), 1, none, nullptr), 0);
+    EXPECT_EQ(LaunchStepRowwise(RowAdagradOptions(), 1, none, nullptr), 0);
+    EXPECT_EQ(LaunchSumRows(type, none.groups, nullptr, 4, nullptr, nullptr), 0);
+  }
+}
+
+// The parts that are not CUB's.
+TEST(LaunchTest, GroupsNeedScratchForIdsAndPositions) {
+  EXPECT_GE(GroupRowsScratchBytes(1000, 50), 1000 * (sizeof(int64_t) + sizeof(uint32_t)));
 }
 
 TEST(LaunchTest, TooManyElementsForOneLaunchAreRefused) {

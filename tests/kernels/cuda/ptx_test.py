@@ -18,6 +18,7 @@ ARCHITECTURES = ["80", "90", "100"]  # as in third_party/cuda/cuda_library.bzl
 # As in kernels/cuda/BUILD.bazel.
 OPTIONS = ["-std=c++17", "-O3", "-I.", "-fmad=false", "--expt-relaxed-constexpr"]
 SOURCES = sorted(glob.glob("kernels/cuda/optim_*.cu"))
+ROWS = "kernels/cuda/rows_step.cu"
 
 # A kernel in PTX. Its mangled name has the parameter's element type behind "StepKernelI": f, d, or
 # the name of a struct.
@@ -46,15 +47,18 @@ class PtxTest(unittest.TestCase):
     def setUpClass(cls):
         with tempfile.TemporaryDirectory() as folder, \
                 concurrent.futures.ThreadPoolExecutor(2) as pool:
-            jobs = [(source, arch) for source in SOURCES for arch in ARCHITECTURES]
+            jobs = [(source, arch) for source in SOURCES + [ROWS] for arch in ARCHITECTURES]
             done = pool.map(lambda job: compile_source(*job, folder), jobs)
             cls.compiled = dict(zip(jobs, done))
 
     def test_every_optimizer_is_there(self):
         self.assertEqual(len(SOURCES), 7)
         kernels = [k for ptx, _ in self.compiled.values() for k in ENTRY.findall(ptx)]
-        # The variants of all optimizers, each for four element types.
-        self.assertEqual(len(kernels), 13 * 4 * len(ARCHITECTURES))
+        rows = [k for k in kernels if "RowsBody" in k or "StepRowwiseBody" in k]
+        # The variants of all dense optimizers, each for four element types.
+        self.assertEqual(len(kernels) - len(rows), 13 * 4 * len(ARCHITECTURES))
+        # Sums, three variants of SGD, Adagrad, row-wise Adagrad and SparseAdam, for f32 and f64.
+        self.assertEqual(len(rows), 7 * 2 * len(ARCHITECTURES))
 
     def test_no_kernel_spills_or_uses_local_memory(self):
         for source, (ptx, report) in self.compiled.items():

@@ -1,0 +1,44 @@
+#pragma once
+
+// Launches the kernels of rows on a GPU (kernels/cuda/rows.h). Only programs that are built with
+// CUDA link these functions. Thread-safe.
+//
+// All addresses are in the memory of the device, and aligned to their type. Each call returns 0 or
+// the first cudaError_t of its launches; errors of the kernels themselves are reported by the
+// stream. Ids are in range.
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/operators.h"
+#include "kernels/cuda/rows.h"
+#include "kernels/rows/rows_optim.h"
+
+struct CUstream_st;  // *cudaStream_t
+
+namespace psd::kernels::cuda {
+
+// Groups the positions 0 to groups.size - 1 by their ids, which are below `rows`. `scratch` has
+// GroupRowsScratchBytes(groups.size, rows) bytes, aligned to 256. Requires: groups.room >=
+// groups.size.
+size_t GroupRowsScratchBytes(size_t size, size_t rows);
+int LaunchGroupRows(const int64_t* ids, size_t rows, const DeviceRowGroups& groups, void* scratch,
+                    CUstream_st* stream);
+
+// Sets row k of `out`, which has groups.room rows, to the sum of the rows at the positions of group
+// k. Rows behind the last group stay as they are.
+int LaunchSumRows(NumberType type, const DeviceRowGroups& groups, const void* rows, size_t width,
+                  void* out, CUstream_st* stream);
+
+// Steps the rows of the batch in place, in one launch. `step` counts from 1.
+int LaunchStepRows(const RowSgdOptions& options, int64_t step, const DeviceRowBatch& batch,
+                   CUstream_st* stream);
+int LaunchStepRows(const RowAdagradOptions& options, int64_t step, const DeviceRowBatch& batch,
+                   CUstream_st* stream);
+int LaunchStepRows(const SparseAdamOptions& options, int64_t step, const DeviceRowBatch& batch,
+                   CUstream_st* stream);
+// Row-wise Adagrad.
+int LaunchStepRowwise(const RowAdagradOptions& options, int64_t step, const DeviceRowBatch& batch,
+                      CUstream_st* stream);
+
+}  // namespace psd::kernels::cuda
