@@ -233,17 +233,6 @@ TEST_F(ZeroMemoryTest, ParametersThatOneRankCannotTakeAreAnErrorOnAll) {
   });
 }
 
-TEST_F(ZeroMemoryTest, AStateThatTheTargetCannotTakeIsAnErrorOnAll) {
-  ranks_.Step(1);
-  const std::vector<MemoryCharge> taken = TakeAllMemory(*ranks_.world.workers[0]);
-  ranks_.OnAll([&](int rank) {
-    const absl::Status status = ranks_.zero[rank]->Consolidate(0);
-    EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
-    if (rank == 0) return;
-    EXPECT_EQ(Culprit(status), "t0") << status;
-  });
-}
-
 TEST_F(ZeroMemoryTest, ALoadNeedsNoMemoryForValues) {
   ranks_.Step(1);
   const OptimizerSnapshot saved = ranks_.Gathered(0);
