@@ -53,8 +53,7 @@ bool GrpcLink::AwaitRoom(const std::shared_ptr<GrpcStream>& stream, Inbound& inb
   MutexLock lock(receive_mutex_);
   inbound.unread = unread_[kind].lock();
   if (inbound.unread == nullptr) {
-    std::optional<GrpcCore::Unread> unread =
-        core_->KeepUnread(UnreadBytesOfLink(core_->options()));
+    std::optional<GrpcCore::Unread> unread = core_->KeepUnread(UnreadBytesOfLink(core_->options()));
     if (unread.has_value()) {
       inbound.unread = std::make_shared<GrpcCore::Unread>(*std::move(unread));
       unread_[kind] = inbound.unread;

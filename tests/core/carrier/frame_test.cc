@@ -73,7 +73,9 @@ TEST(FrameGolden, Hello) {
 }
 
 TEST(FrameGolden, Read) {
-  EXPECT_EQ(Hex(Encode([](FrameEncoder& e) { e.Read({StreamRole::kWhole, 0x0102}); })),
+  EXPECT_EQ(Hex(Encode([](FrameEncoder& e) {
+              e.Read({StreamRole::kWhole, 0x0102});
+            })),
             "707364020e000000"
             "00000000"
             "00000000"
