@@ -11,6 +11,7 @@
 #include "absl/container/inlined_vector.h"
 #include "core/base/buffer.h"
 #include "core/base/shared_segment.h"
+#include "core/base/stream.h"
 
 namespace psd::store {
 
@@ -32,6 +33,8 @@ struct VersionBuffer {
 
   std::shared_ptr<Block> block;  // not shared; null if there is no buffer
   std::byte* data = nullptr;
+  // Behind the work that has written the elements. Null if nobody needs to wait for it.
+  std::shared_ptr<Event> written;
 };
 
 // All calls must be made under the parameter's VersionLock. Methods that would free a buffer append
@@ -94,10 +97,14 @@ class VersionSet {
   // Frees the spares whose segments are retired. Afterwards there may be too few.
   void DropRetired(Buffers& freed);
   // Returns the buffer to write. Requires: CanBeginWrite(), and no write is under way.
-  std::byte* BeginWrite();
+  const VersionBuffer& BeginWrite();
   void AbandonWrite() { spares_.push_back(std::exchange(writing_, {})); }
-  // Makes the written buffer the current version.
-  void Publish(Buffers& freed) { Replace(std::move(writing_), freed); }
+  // Makes the buffer that is written the current version. `written` is the event behind the work
+  // that writes it; null if it is written.
+  void Publish(std::shared_ptr<Event> written, Buffers& freed) {
+    writing_.written = std::move(written);
+    Replace(std::move(writing_), freed);
+  }
   // Makes `next` the current version.
   void Replace(VersionBuffer&& next, Buffers& freed);
 
