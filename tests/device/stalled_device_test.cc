@@ -89,8 +89,8 @@ class StalledDeviceTest : public ::testing::Test {
     return std::dynamic_pointer_cast<optim::OwnerOptimizer>(*object)->stats().waiting;
   }
   // Checks that `use`, which needs the device, waits for it, and that the owner serves values of
-  // the CPU meanwhile.
-  void ExpectOthersAreServed(const std::function<absl::Status()>& use) {
+  // the CPU meanwhile. `blocked` is the number of executor threads that wait.
+  void ExpectOthersAreServed(const std::function<absl::Status()>& use, int blocked = 1) {
     absl::Status used;
     std::atomic<bool> ended{false};
     std::thread user;
@@ -102,7 +102,7 @@ class StalledDeviceTest : public ::testing::Test {
       });
       while (host_.device().scheduler().waiting() == 0 && !ended) std::this_thread::yield();
       EXPECT_FALSE(ended) << used;
-      EXPECT_EQ(host_.owner().runtime().executor_stats().blocked, 1) << "a thread that may wait";
+      EXPECT_EQ(host_.owner().runtime().executor_stats().blocked, blocked);
       const auto pulled = trainer_->Pull({on_cpu_});
       EXPECT_TRUE(pulled.ok()) << pulled.status();
       const absl::Status stepped = cpu_optimizer_->Step(cpu_gradient_);
@@ -144,11 +144,31 @@ TEST_F(StalledDeviceTest, AProgramWaitsElsewhere) {
   ExpectOthersAreServed([&] { return trainer_->RpcSync("owner", relu, {on_device_}).status(); });
 }
 
-TEST_F(StalledDeviceTest, AStepWaitsElsewhere) {
+// The device's own thread waits for the step, and no thread of the executor.
+TEST_F(StalledDeviceTest, AStepGivesUpItsThread) {
   auto optimizer = Must(DistributedOptimizer::Create(*trainer_, Sgd{0.5}, {on_device_}));
   const Context context = WithGradient(on_device_);
-  ExpectOthersAreServed([&] { return optimizer->Step(context); });
+  ExpectOthersAreServed([&] { return optimizer->Step(context); }, /*blocked=*/0);
   EXPECT_THAT(Read(*trainer_, on_device_), Each(1.5f));
+}
+
+TEST_F(StalledDeviceTest, AStepPublishesBeforeTheDeviceHasDoneItAndIsAnsweredAfterwards) {
+  auto optimizer = Must(DistributedOptimizer::Create(*trainer_, Sgd{0.5}, {on_device_}));
+  const Context context = WithGradient(on_device_);
+  const auto parameter = Must(host_.owner().runtime().store().Lookup("w"))->parameter;
+  std::atomic<bool> ended{false};
+  std::thread user;
+  {
+    const Stall stall(host_.device());
+    user = std::thread([&] {
+      EXPECT_TRUE(optimizer->Step(context).ok());
+      ended = true;
+    });
+    while (parameter->version() == 1 && !ended) std::this_thread::yield();
+    EXPECT_FALSE(ended);
+  }
+  user.join();
+  EXPECT_EQ(parameter->version(), 2u);
 }
 
 // Whoever sets the future may be a thread that reads the network.
@@ -208,7 +228,7 @@ TEST_F(StalledDeviceTest, AStepThatWaitedForOtherTrainersWaitsElsewhere) {
   });
   while (WaitingSteps() == 0 && !first_ended) std::this_thread::yield();
   EXPECT_FALSE(first_ended) << first_stepped;
-  ExpectOthersAreServed([&] { return second->Step(others); });
+  ExpectOthersAreServed([&] { return second->Step(others); }, /*blocked=*/0);
   first_trainer.join();
   EXPECT_TRUE(first_stepped.ok()) << first_stepped;
   EXPECT_THAT(Read(*trainer_, on_device_), Each(1.5f));
