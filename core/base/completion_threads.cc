@@ -3,11 +3,15 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/memory_scope.h"
+#include "core/base/small_charges.h"
 #include "core/base/start_thread.h"
 
 namespace psd {
 
-CompletionThreads::CompletionThreads(absl::Span<Device* const> devices) {
+CompletionThreads::CompletionThreads(absl::Span<Device* const> devices,
+                                     std::shared_ptr<MemoryAccount> memory)
+    : memory_(std::move(memory)) {
   for (Device* device : devices) {
     auto lane = std::make_unique<Lane>();
     lane->device = device;
@@ -34,7 +38,7 @@ void CompletionThreads::OnPassed(DeviceEvent event, Then then) {
     if (Lane* const lane = LaneOf(event.device); lane != nullptr) {
       lane->queue.push_back({std::move(event.event), std::move(then)});
       ++pending_;
-      changed_.NotifyAll();
+      lane->wake.NotifyOne();
       return;
     }
   }
@@ -49,28 +53,37 @@ CompletionThreads::Lane* CompletionThreads::LaneOf(const Device* device) {
 }
 
 void CompletionThreads::Run(Lane& lane) {
+  const MemoryScope memory(memory_.get());
   while (true) {
     Pending pending;
     {
       MutexLock lock(mutex_);
-      while (lane.queue.empty() && !(stopping_ && pending_ == 0)) changed_.Wait(mutex_);
+      while (lane.queue.empty() && !(stopping_ && pending_ == 0)) lane.wake.Wait(mutex_);
       if (lane.queue.empty()) return;
       pending = std::move(lane.queue.front());
       lane.queue.pop_front();
     }
-    std::move(pending.then)(pending.event->Wait());
+    absl::Status passed = pending.event->Wait();
+    BeginSmallCharges();
+    std::move(pending.then)(std::move(passed));
     pending = {};  // drops what `then` holds before it counts as called
+    EndSmallCharges();
     MutexLock lock(mutex_);
     --pending_;
-    changed_.NotifyAll();
+    EndIfDone();
   }
+}
+
+void CompletionThreads::EndIfDone() {
+  if (!stopping_ || pending_ > 0) return;
+  for (const std::unique_ptr<Lane>& lane : lanes_) lane->wake.NotifyOne();
 }
 
 void CompletionThreads::Shutdown() {
   {
     MutexLock lock(mutex_);
     stopping_ = true;
-    changed_.NotifyAll();
+    EndIfDone();
   }
   for (const std::unique_ptr<Lane>& lane : lanes_)
     if (lane->thread.joinable()) lane->thread.join();

@@ -132,7 +132,7 @@ absl::Status Runtime::Assemble() {
 
   std::vector<Device*> devices;
   for (const store::HostedDevice& each : options_.devices) devices.push_back(each.device.get());
-  completions_ = std::make_unique<CompletionThreads>(devices);
+  completions_ = std::make_unique<CompletionThreads>(devices, pool.memory);
   PSD_RETURN_IF_ERROR(completions_->started());
 
   store::StoreOptions store;

@@ -7,8 +7,11 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
+#include "core/base/buffer.h"
 #include "core/base/device.h"
 #include "core/base/future.h"
+#include "core/base/memory_budget.h"
+#include "core/base/memory_scope.h"
 #include "core/base/stream.h"
 #include "core/device/emulated/emulated_device.h"
 #include "gmock/gmock.h"
@@ -90,6 +93,16 @@ TEST_F(CompletionThreadsTest, ShutdownAlsoWaitsForWhatCompletionsAdd) {
   threads.Shutdown();
   EXPECT_TRUE(called);
   device.join();
+}
+
+TEST_F(CompletionThreadsTest, CompletionsAreChargedToTheAccount) {
+  const auto account = MemoryAccount::Create(0, NewHeapAllocator());
+  CompletionThreads threads(devices_, account);
+  MemoryAccount* there = nullptr;
+  threads.OnPassed({first_.get(), held_}, [&](absl::Status) { there = MemoryScope::Current(); });
+  held_->Pass();
+  threads.Shutdown();
+  EXPECT_EQ(there, account.get());
 }
 
 TEST_F(CompletionThreadsTest, AfterShutdownAndForOtherDevicesTheCallerWaits) {
