@@ -221,7 +221,7 @@ void PinPlan::Take(VersionPins& pins) {
   VersionSet& set = parameter_.set_;
   data_ = set.current().data;
   block_ = set.current().block.get();
-  written_ = set.current().written;
+  if (set.on_device()) written_ = set.written();
   version_ = set.version();
   // Another plan may have pinned the same parameter meanwhile.
   if (access_ != VersionSet::Access::kPin) access_ = set.AccessForPin();
@@ -436,7 +436,7 @@ absl::StatusOr<std::vector<Parameter::Write>> Parameter::BeginWrite(
         const VersionBuffer& current = set.current();
         const VersionBuffer& spare = set.BeginWrite();
         writes.push_back({current.data, spare.data, set.version()});
-        if (parameter.device_ != nullptr)
+        if (set.on_device())
           orders.push_back({parameter.device_->default_stream(), *current.block, *spare.block});
       }
     }

@@ -66,6 +66,7 @@ void VersionSet::Replace(VersionBuffer&& next, Buffers& freed) {
     spares_.push_back(std::move(next));
   }
   ++current_.number;
+  if (on_device_) written_.reset();
   Trim(freed);
 }
 
