@@ -77,6 +77,10 @@ class Stream {
   // The memory is then also kept until the work that this stream has when the block is destroyed is
   // done.
   virtual absl::Status AlsoUses(const Block& block) = 0;
+  // Declares that this stream uses `block`, and makes its later work wait until all work is done
+  // that the other streams which use the block have now. They count as users no longer, unless they
+  // declare it again. For memory that is written again without being freed.
+  virtual absl::Status WaitForUsers(const Block& block) = 0;
 
   // Copy `bytes` bytes from and to the host. The host's bytes lie in one block of the device's
   // pinned memory, which must live, and at CopyIn stay unchanged, until the copy is done.

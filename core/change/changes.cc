@@ -63,7 +63,8 @@ Future<EntryPtr> Changes::Apply(CreateOptimizer change, const Made& made) {
     PSD_ASSIGN_OR_RETURN(
         std::shared_ptr<OwnerOptimizer> optimizer,
         OwnerOptimizer::Create(change.groups, change.settings, uses_.optimizers, uses_.store, *this,
-                               uses_.helpers, uses_.large_steps, {change.id, named}));
+                               uses_.helpers, uses_.large_steps, {change.id, named},
+                               uses_.completions));
     PSD_RETURN_IF_ERROR(
         optimizer->Apply(Changing(), optim::LifeChange{optimizer.get(), change.life, {}}));
     described = optimizer->described();
@@ -169,6 +170,13 @@ absl::Status Changes::Apply(const LoadValue& change) {
 
 absl::Status Changes::Apply(optim::StepChange& change) {
   PSD_RETURN_IF_ERROR(change.optimizer->Apply(Changing(), change));
+  const bool complete = change.under_way.written.event == nullptr;
+  if (complete && change.optimizer->described()) Append(&change);
+  return absl::OkStatus();
+}
+
+absl::Status Changes::Complete(optim::StepChange& change, absl::Status passed) {
+  PSD_RETURN_IF_ERROR(change.optimizer->Complete(Changing(), change, std::move(passed)));
   if (change.optimizer->described()) Append(&change);
   return absl::OkStatus();
 }

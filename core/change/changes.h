@@ -12,6 +12,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "core/base/completion_threads.h"
 #include "core/base/executor.h"
 #include "core/base/future.h"
 #include "core/base/ids.h"
@@ -40,10 +41,11 @@ class Changes final : public optim::ChangeApplier {
     store::Store& store;
     const optim::OptimizerRegistry& optimizers;
     const program::ProgramLimits& program_limits;
-    MemoryBudget& memory;             // for messages; the store has an account of its own
-    Helpers helpers;                  // large steps are divided among them
-    Executor* large_steps = nullptr;  // see OwnerOptimizer::Create
-    Journal* journal = nullptr;       // null: there is no journal
+    MemoryBudget& memory;                      // for messages; the store has an account of its own
+    Helpers helpers;                           // large steps are divided among them
+    Executor* large_steps = nullptr;           // see OwnerOptimizer::Create
+    Journal* journal = nullptr;                // null: there is no journal
+    CompletionThreads* completions = nullptr;  // see OwnerOptimizer::Create
   };
   // Called with a new optimizer before anybody can find it.
   using Made = std::function<void(const std::shared_ptr<optim::OwnerOptimizer>&)>;
@@ -51,7 +53,7 @@ class Changes final : public optim::ChangeApplier {
   explicit Changes(Uses uses) : uses_(uses) {}
 
   // ---- Apply: one function for each kind of change. Afterwards the journal sees the change,
-  // unless it has failed.
+  // unless it has failed. It sees a step that devices still work on after Complete.
 
   // If the name exists, nothing changes, and the result is the value that has the name; see
   // Store::GetOrCreate. Errors: those of Store::GetOrCreate and of running the program;
@@ -71,6 +73,7 @@ class Changes final : public optim::ChangeApplier {
   // the host there are none if the change has no elements.
   absl::Status Apply(const LoadValue& change);
   absl::Status Apply(optim::StepChange& change) override;
+  absl::Status Complete(optim::StepChange& change, absl::Status passed) override;
   absl::Status Apply(optim::OptionsChange& change) override;
   absl::Status Apply(optim::LifeChange& change) override;
 

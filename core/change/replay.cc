@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/completion_threads.h"
 #include "core/base/status.h"
 #include "core/change/change_codec.h"
 #include "core/optim/options/settings_fields.h"
@@ -312,6 +313,8 @@ absl::Status Replay::Apply(const v1::SteppedOptimizer& message) {
                             step.seats() == 0 ? 1 : step.seats()});
   }
   PSD_RETURN_IF_ERROR(uses_.changes.Apply(change));
+  if (const auto& written = change.under_way.written.event; written != nullptr)
+    PSD_RETURN_IF_ERROR(uses_.changes.Complete(change, written->Wait()));
   return CheckResult(change.result, message);
 }
 

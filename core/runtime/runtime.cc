@@ -130,13 +130,18 @@ absl::Status Runtime::Assemble() {
   agent.logger = options_.logger;
   PSD_ASSIGN_OR_RETURN(agent_, rpc::RpcAgent::Create(std::move(agent)));
 
+  std::vector<Device*> devices;
+  for (const store::HostedDevice& each : options_.devices) devices.push_back(each.device.get());
+  completions_ = std::make_unique<CompletionThreads>(devices, pool.memory);
+  PSD_RETURN_IF_ERROR(completions_->started());
+
   store::StoreOptions store;
   store.memory = options_.memory->hosted();
   store.devices = options_.devices;
   store_ = store::Store::Create(std::move(store), ids_);
-  changes_ = std::make_unique<change::Changes>(
-      change::Changes::Uses{*store_, options_.optimizers, options_.program_limits, *options_.memory,
-                            StepHelpers(), executor_.get(), options_.journal.get()});
+  changes_ = std::make_unique<change::Changes>(change::Changes::Uses{
+      *store_, options_.optimizers, options_.program_limits, *options_.memory, StepHelpers(),
+      executor_.get(), options_.journal.get(), completions_.get()});
   rrefs_ = rref::RRefContext::Create(*agent_, *store_, ids_, *options_.clock, *timers_,
                                      continuations_, pool.memory);
   peers_ = std::make_unique<rpc::PeerDirectory>(*agent_);
@@ -219,6 +224,7 @@ void Runtime::Shutdown(absl::Duration drain) {
   timers_->Stop();
   // The executor goes first: its functions may wait for callbacks, which run until it has stopped.
   executor_->Shutdown();
+  completions_->Shutdown();  // steps that the executor has begun
   continuations_->Shutdown();
 }
 

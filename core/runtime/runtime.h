@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "core/autograd/operators.h"
 #include "core/base/clock.h"
+#include "core/base/completion_threads.h"
 #include "core/base/executor.h"
 #include "core/base/future.h"
 #include "core/base/ids.h"
@@ -179,6 +180,7 @@ class Runtime {
   std::optional<ResultMemoryScope> results_;  // if memory is shared
   IdSource ids_;
   std::string address_;
+  std::unique_ptr<CompletionThreads> completions_;
   std::shared_ptr<WorkThreads> executor_;      // shared with the agent
   std::shared_ptr<ThreadPool> continuations_;  // shared with futures that users hold
   std::shared_ptr<TimerQueue> timers_;         // shared with the agent

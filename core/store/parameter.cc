@@ -27,8 +27,10 @@ absl::StatusOr<VersionBuffer> CopyOf(const Tensor& from, Allocator& allocator) {
   PSD_ASSIGN_OR_RETURN(VersionBuffer copy, Allocate(allocator, dense.NumBytes()));
   PSD_RETURN_IF_ERROR(CopyBytes(copy.block->place().device(), copy.data, dense.device(),
                                 dense.address(), dense.NumBytes()));
-  if (Device* device = copy.block->place().device(); device != nullptr)
-    PSD_RETURN_IF_ERROR(device->Synchronize());
+  if (Stream* const stream = CurrentStream(copy.block->place().device()); stream != nullptr) {
+    PSD_ASSIGN_OR_RETURN(const std::shared_ptr<Event> written, stream->Record());
+    PSD_RETURN_IF_ERROR(written->Wait());
+  }
   return copy;
 }
 
@@ -113,13 +115,6 @@ absl::StatusOr<Tensor> AsTensor(const FlatTensor& flat, std::shared_ptr<const vo
                             Buffer(std::move(owner), flat.data, flat.bytes, flat.block));
 }
 
-// Returns a copy of elements that are on `device`.
-absl::StatusOr<Tensor> CopyToHost(const FlatTensor& flat, Device* device) {
-  PSD_ASSIGN_OR_RETURN(Tensor copy, Tensor::Empty(*flat.shape, flat.dtype));
-  PSD_RETURN_IF_ERROR(CopyBytes(nullptr, copy.mutable_raw_data(), device, flat.data, flat.bytes));
-  return copy;
-}
-
 void CheckShared(const std::shared_ptr<VersionLock>& first,
                  const std::shared_ptr<VersionLock>& each) {
   PSD_CHECK(first == each, "parameters of different stores in one batch");
@@ -193,6 +188,12 @@ class PinPlan {
   // Copies the version and releases it. Called without the lock. Requires: copies().
   absl::StatusOr<Tensor> Copy(Device* to);
 
+  // Orders the CurrentStream of this thread behind the version's work, and declares that it uses
+  // the version. Does nothing on the host. Errors: those of the device.
+  absl::Status Await() const;
+  // The event of the version, or that of the copy after Copy. Null if there is nothing to wait for.
+  const std::shared_ptr<Event>& written() const { return written_; }
+
   // The elements are valid until they are copied, or as long as the pins. They are on the
   // parameter's device.
   Parameter& parameter() const { return parameter_; }
@@ -202,9 +203,13 @@ class PinPlan {
   uint64_t version() const { return version_; }
 
  private:
+  // Copies the version to memory of `device`; null for the host.
+  absl::Status CopyInto(Device* device, std::byte* to);
+
   Parameter& parameter_;
   const std::byte* data_ = nullptr;
   const Block* block_ = nullptr;
+  std::shared_ptr<Event> written_;
   uint64_t version_ = 0;
   VersionSet::Access access_ = VersionSet::Access::kReserve;
   bool refused_ = false;
@@ -216,6 +221,7 @@ void PinPlan::Take(VersionPins& pins) {
   VersionSet& set = parameter_.set_;
   data_ = set.current().data;
   block_ = set.current().block.get();
+  if (set.on_device()) written_ = set.written();
   version_ = set.version();
   // Another plan may have pinned the same parameter meanwhile.
   if (access_ != VersionSet::Access::kPin) access_ = set.AccessForPin();
@@ -229,18 +235,46 @@ void PinPlan::Take(VersionPins& pins) {
   ++parameter_.copies_;
 }
 
+absl::Status PinPlan::Await() const {
+  Device* const device = parameter_.device_;
+  if (device == nullptr) return absl::OkStatus();
+  PSD_RETURN_IF_ERROR(device->health());
+  Stream* const stream = CurrentStream(device);
+  if (written_ != nullptr && stream != &device->default_stream())
+    PSD_RETURN_IF_ERROR(stream->WaitFor(written_));
+  return stream->AlsoUses(*block_);
+}
+
+absl::Status PinPlan::CopyInto(Device* device, std::byte* to) {
+  PSD_RETURN_IF_ERROR(Await());
+  PSD_RETURN_IF_ERROR(CopyBytes(device, to, parameter_.device_, data_, parameter_.bytes_));
+  written_ = nullptr;
+  if (device == nullptr) return absl::OkStatus();
+  PSD_ASSIGN_OR_RETURN(written_, CurrentStream(device)->Record());
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Tensor> PinPlan::Copy(Device* to) {
   absl::StatusOr<Tensor> copy =
       Tensor::Empty(parameter_.shape_, parameter_.dtype_, to == nullptr ? nullptr : &to->memory());
   if (copy.ok()) {
-    const absl::Status copied =
-        CopyBytes(to, copy->mutable_address(), parameter_.device_, data_, parameter_.bytes_);
+    const absl::Status copied = CopyInto(to, copy->mutable_address());
     if (!copied.ok()) copy = copied;
   }
   VersionSet::Buffers freed;
   MutexLock lock(parameter_.lock_->mutex);
   parameter_.set_.DropCopier(version_, freed);
   parameter_.lock_->spare_returned.NotifyAll();
+  return copy;
+}
+
+// Returns a copy on the host of a version that is pinned and on a device.
+absl::StatusOr<Tensor> CopyToHost(const PinPlan& plan) {
+  const FlatTensor flat = plan.flat();
+  PSD_ASSIGN_OR_RETURN(Tensor copy, Tensor::Empty(*flat.shape, flat.dtype));
+  PSD_RETURN_IF_ERROR(plan.Await());
+  PSD_RETURN_IF_ERROR(CopyBytes(nullptr, copy.mutable_raw_data(), plan.parameter().device(),
+                                flat.data, flat.bytes));
   return copy;
 }
 
@@ -265,10 +299,11 @@ absl::StatusOr<std::vector<PinnedVersion>> Parameter::PinAll(
   absl::Status failure;
   for (size_t i = 0; i < plans.size(); ++i) {
     // Goes on after a failure, because Copy also releases the version.
-    absl::StatusOr<Tensor> tensor = plans[i].copies()
-                                        ? plans[i].Copy(plans[i].parameter().device())
-                                        : AsTensor(plans[i].flat(), std::move(pins[i]));
-    if (tensor.ok()) results.push_back({*std::move(tensor), plans[i].version()});
+    PinPlan& plan = plans[i];
+    if (!plan.copies()) failure.Update(plan.Await());
+    absl::StatusOr<Tensor> tensor = plan.copies() ? plan.Copy(plan.parameter().device())
+                                                  : AsTensor(plan.flat(), std::move(pins[i]));
+    if (tensor.ok()) results.push_back({*std::move(tensor), plan.version(), plan.written()});
     if (!tensor.ok()) failure.Update(tensor.status());
   }
   if (!failure.ok()) return failure;
@@ -296,11 +331,9 @@ absl::StatusOr<PinnedTogether> Parameter::PinTogether(absl::Span<Parameter* cons
   for (PinPlan& plan : plans) {
     pinned.versions.push_back(plan.version());
     pinned.tensors.push_back(plan.flat());
-    Device* const device = plan.parameter().device_;
-    if (!plan.copies() && device == nullptr) continue;
+    if (!plan.copies() && plan.parameter().device_ == nullptr) continue;
     // Goes on after a failure, because Copy also releases the version.
-    absl::StatusOr<Tensor> copy =
-        plan.copies() ? plan.Copy(nullptr) : CopyToHost(pinned.tensors.back(), device);
+    absl::StatusOr<Tensor> copy = plan.copies() ? plan.Copy(nullptr) : CopyToHost(plan);
     if (!copy.ok()) {
       failure.Update(copy.status());
       continue;
@@ -348,6 +381,23 @@ void Parameter::TakeAll(std::vector<PinPlan>& plans,
   }
 }
 
+namespace {
+
+// Orders the stream of a step, which reads one block and writes the other. The version in `current`
+// was written by this stream, or before.
+struct StepOrder {
+  Stream& stream;
+  const Block& current;
+  const Block& spare;
+
+  absl::Status Await() const {
+    PSD_RETURN_IF_ERROR(stream.AlsoUses(current));
+    return stream.WaitForUsers(spare);
+  }
+};
+
+}  // namespace
+
 absl::Status Parameter::ProvideSpare() PSD_NO_THREAD_SAFETY_ANALYSIS {
   while (true) {
     VersionSet::Buffers freed;
@@ -372,6 +422,7 @@ absl::StatusOr<std::vector<Parameter::Write>> Parameter::BeginWrite(
   std::vector<Write> writes;
   if (parameters.empty()) return writes;
   writes.reserve(parameters.size());
+  std::vector<StepOrder> orders;  // of those on devices
   VersionLock& versions = *parameters[0]->lock_;
   while (true) {
     {
@@ -382,14 +433,23 @@ absl::StatusOr<std::vector<Parameter::Write>> Parameter::BeginWrite(
         VersionSet& set = parameter.set_;
         PSD_CHECK(set.acquired(), "a step on a parameter that its optimizer has not acquired");
         if (!set.CanBeginWrite()) break;
-        writes.push_back({set.current().data, set.BeginWrite(), set.version()});
+        const VersionBuffer& current = set.current();
+        const VersionBuffer& spare = set.BeginWrite();
+        writes.push_back({current.data, spare.data, set.version()});
+        if (set.on_device())
+          orders.push_back({parameter.device_->default_stream(), *current.block, *spare.block});
       }
     }
-    if (writes.size() == parameters.size()) return writes;
-    const absl::Status provided = parameters[writes.size()]->ProvideSpare();
-    if (!provided.ok()) {
+    absl::Status ready;
+    if (writes.size() == parameters.size()) {
+      for (const StepOrder& order : orders) ready.Update(order.Await());
+      if (ready.ok()) return writes;
+    } else {
+      ready = parameters[writes.size()]->ProvideSpare();
+    }
+    if (!ready.ok()) {
       AbandonWrite(changing, parameters.first(writes.size()));
-      return provided;
+      return ready;
     }
   }
 }
@@ -401,12 +461,12 @@ void Parameter::AbandonWrite(Changing, absl::Span<Parameter* const> parameters)
   for (Parameter* parameter : parameters) parameter->set_.AbandonWrite();
 }
 
-void Parameter::Publish(Changing,
-                        absl::Span<Parameter* const> parameters) PSD_NO_THREAD_SAFETY_ANALYSIS {
+void Parameter::Publish(Changing, absl::Span<Parameter* const> parameters,
+                        const std::shared_ptr<Event>& written) PSD_NO_THREAD_SAFETY_ANALYSIS {
   if (parameters.empty()) return;
   VersionSet::Buffers freed;
   MutexLock lock(parameters[0]->lock_->mutex);
-  for (Parameter* parameter : parameters) parameter->set_.Publish(freed);
+  for (Parameter* parameter : parameters) parameter->set_.Publish(written, freed);
 }
 
 absl::StatusOr<std::shared_ptr<Parameter>> Parameter::Create(

@@ -26,6 +26,7 @@
 #include "core/base/ids.h"
 #include "core/base/mutex.h"
 #include "core/base/small_object.h"
+#include "core/base/stream.h"
 #include "core/store/changing.h"
 #include "core/store/version_set.h"
 #include "core/tensor/dtype.h"
@@ -40,6 +41,10 @@ namespace psd::store {
 struct PinnedVersion {
   Tensor tensor;
   uint64_t version = 0;
+  // Behind the work that has written the elements. The CurrentStream of the thread that has pinned
+  // the version waits for it already; other streams do that themselves. Null if there is nothing to
+  // wait for.
+  std::shared_ptr<Event> written = nullptr;
 };
 
 // Versions of several parameters that are pinned together, in memory that the host may read:
@@ -90,9 +95,12 @@ class Parameter : public SmallObject, public std::enable_shared_from_this<Parame
   }
 
   // Returns the current version, which is pinned as long as the tensor exists, or a copy of it if
-  // the rules above say so. The tensor is on the parameter's device. A copy on the host is ordinary
-  // process memory that is not charged to the budget, so a full budget never prevents reading.
-  // Errors: RESOURCE_EXHAUSTED if there is no memory for a copy; those of the device.
+  // the rules above say so. The tensor is on the parameter's device. There the CurrentStream of the
+  // thread is ordered behind the work that writes the version, and declared to use it; another
+  // stream that uses the tensor does both itself, before the thread drops the tensor. A copy on the
+  // host is ordinary process memory that is not charged to the budget, so a full budget never
+  // prevents reading. Errors: RESOURCE_EXHAUSTED if there is no memory for a copy; those of the
+  // device.
   absl::StatusOr<PinnedVersion> Pin();
   // Returns the current versions of all `parameters` as they were at one moment: a step that wrote
   // several of them is seen in all or in none. The parameters share their VersionLock; repeats are
@@ -115,7 +123,8 @@ class Parameter : public SmallObject, public std::enable_shared_from_this<Parame
 
   // The arrays of a step: the current version, which stays current until the writer publishes, and
   // the spare to write. Both are contiguous and aligned to kBlockAlignment, in the memory of
-  // device().
+  // device(). There a step is work of the default stream, which is ordered behind the work that
+  // writes the current version and behind that of the spare's last readers.
   struct Write {
     const std::byte* current = nullptr;
     std::byte* spare = nullptr;
@@ -124,15 +133,18 @@ class Parameter : public SmallObject, public std::enable_shared_from_this<Parame
   // Starts a step. Requires: the caller is the only writer of all `parameters` (see WriteClaims),
   // has acquired them, and names none twice; they share their VersionLock. Waits only for readers
   // that are just copying an old version out. Allocates only to replace a retired spare, after that
-  // one is freed. Errors: RESOURCE_EXHAUSTED, if there is no memory for such a spare; no parameter
-  // is being written then, and the step can be tried again.
+  // one is freed. Errors: RESOURCE_EXHAUSTED, if there is no memory for such a spare; those of the
+  // devices. No parameter is being written then, and the step can be tried again.
   static absl::StatusOr<std::vector<Write>> BeginWrite(Changing changing,
                                                        absl::Span<Parameter* const> parameters);
   // Ends a step without publishing: the parameters keep their current versions.
   static void AbandonWrite(Changing, absl::Span<Parameter* const> parameters);
-  // Makes the written spares the current versions of all `parameters` at one moment: a reader that
-  // pins several by PinAll sees all of them or none. Requires: BeginWrite was called on each.
-  static void Publish(Changing, absl::Span<Parameter* const> parameters);
+  // Makes the spares the current versions of all `parameters` at one moment: a reader that pins
+  // several by PinAll sees all of them or none. `written` is the event behind the work that writes
+  // them, on the default stream of their device; null if they are written. Requires: BeginWrite was
+  // called on each.
+  static void Publish(Changing, absl::Span<Parameter* const> parameters,
+                      const std::shared_ptr<Event>& written = nullptr);
 
   // Makes `elements`, which may be on any device, the new current version and returns its number.
   // Allocates; needs no optimizer. Requires: the caller is the only writer.

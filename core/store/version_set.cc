@@ -50,11 +50,11 @@ void VersionSet::DropRetired(Buffers& freed) {
   spares_.erase(retired, spares_.end());
 }
 
-std::byte* VersionSet::BeginWrite() {
+const VersionBuffer& VersionSet::BeginWrite() {
   PSD_CHECK(!writing_ && !spares_.empty(), "a step without a spare of its own");
   writing_ = std::move(spares_.back());
   spares_.pop_back();
-  return writing_.data;
+  return writing_;
 }
 
 void VersionSet::Replace(VersionBuffer&& next, Buffers& freed) {
@@ -66,6 +66,7 @@ void VersionSet::Replace(VersionBuffer&& next, Buffers& freed) {
     spares_.push_back(std::move(next));
   }
   ++current_.number;
+  if (on_device_) written_.reset();
   Trim(freed);
 }
 

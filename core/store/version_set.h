@@ -11,6 +11,7 @@
 #include "absl/container/inlined_vector.h"
 #include "core/base/buffer.h"
 #include "core/base/shared_segment.h"
+#include "core/base/stream.h"
 
 namespace psd::store {
 
@@ -41,12 +42,17 @@ class VersionSet {
   using Buffers = absl::InlinedVector<VersionBuffer, 2>;
 
   // `bytes` is the size of every buffer.
-  VersionSet(VersionBuffer first, size_t bytes) : small_(bytes <= kSmallBufferBytes) {
+  VersionSet(VersionBuffer first, size_t bytes)
+      : small_(bytes <= kSmallBufferBytes), on_device_(first.block->place().device() != nullptr) {
     current_.buffer = std::move(first);
   }
 
+  bool on_device() const { return on_device_; }
   uint64_t version() const { return current_.number; }
   const VersionBuffer& current() const { return current_.buffer; }
+  // The event behind the work that writes the current version. Null if nobody needs to wait for it,
+  // as always on the host.
+  const std::shared_ptr<Event>& written() const { return written_; }
   int spares() const { return static_cast<int>(spares_.size()); }
   int old_pinned() const;
   // The number of all buffers: current, spare, being written and old.
@@ -94,11 +100,15 @@ class VersionSet {
   // Frees the spares whose segments are retired. Afterwards there may be too few.
   void DropRetired(Buffers& freed);
   // Returns the buffer to write. Requires: CanBeginWrite(), and no write is under way.
-  std::byte* BeginWrite();
+  const VersionBuffer& BeginWrite();
   void AbandonWrite() { spares_.push_back(std::exchange(writing_, {})); }
-  // Makes the written buffer the current version.
-  void Publish(Buffers& freed) { Replace(std::move(writing_), freed); }
-  // Makes `next` the current version.
+  // Makes the buffer that is written the current version. `written` is the event behind the work
+  // that writes it; null if it is written.
+  void Publish(const std::shared_ptr<Event>& written, Buffers& freed) {
+    Replace(std::move(writing_), freed);
+    if (on_device_) written_ = written;
+  }
+  // Makes `next`, which is written, the current version.
   void Replace(VersionBuffer&& next, Buffers& freed);
 
   // Called when the parameter is destroyed: frees all buffers without readers. Only DropPin and
@@ -150,10 +160,12 @@ class VersionSet {
   // In this order, all that a pin and a step read lies before the storage of old_.
   int acquirers_ = 0;
   const bool small_;
+  const bool on_device_;
   Version current_;
   VersionBuffer writing_;
   Buffers spares_;                       // in the order of their latest use; the last is used first
   absl::InlinedVector<Version, 2> old_;  // those that still have pins or copiers
+  std::shared_ptr<Event> written_;       // shared with readers; the host never looks at it
 };
 
 }  // namespace psd::store

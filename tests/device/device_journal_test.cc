@@ -152,5 +152,27 @@ TEST_P(DeviceJournalTest, AStepThatFailsIsNotDescribed) {
   EXPECT_EQ(journal_->count<optim::StepChange>(), 0u);
 }
 
+// The kernel of the step fails while it runs, when the step has given up its thread.
+TEST_P(DeviceJournalTest, AStepThatFailsOnTheDeviceIsNeitherAnsweredNorDescribed) {
+  const RRef w = Make("w", On("emu:0")), b = Make("b", On("cpu"));
+  auto there = Must(DistributedOptimizer::Create(*trainer_, Adam{0.1}, {w}));
+  auto here = Must(DistributedOptimizer::Create(*trainer_, Adam{0.1}, {b}));
+  Context context = Must(trainer_->NewContext());
+  const std::vector<Variable> pulled = Must(trainer_->ToHere({w, b}, context));
+  ASSERT_TRUE(context.Backward({Sum(pulled[0]), Sum(pulled[1])}).ok());
+  host_.device().FailOperation(2);  // the first one copies the gradient
+  const absl::Status lost = there->Step(context);
+  EXPECT_EQ(lost.code(), absl::StatusCode::kUnavailable) << lost;
+  EXPECT_THAT(std::string(lost.message()), AllOf(HasSubstr("emu:0"), HasSubstr("adam")));
+  EXPECT_EQ(journal_->count<optim::StepChange>(), 0u);
+  const absl::Status read = trainer_->Pull({w}).status();
+  EXPECT_EQ(read.code(), absl::StatusCode::kUnavailable) << read;
+  EXPECT_THAT(std::string(read.message()), HasSubstr("emu:0"));
+  EXPECT_EQ(there->Step(context).code(), absl::StatusCode::kUnavailable);
+  const absl::Status stepped = here->Step(context);
+  EXPECT_TRUE(stepped.ok()) << stepped;
+  EXPECT_EQ(journal_->count<optim::StepChange>(), 1u);
+}
+
 }  // namespace
 }  // namespace psd

@@ -159,7 +159,9 @@ TEST_P(DeviceTensorTest, OperatorsRunOnTheStreamOfTheThread) {
     const Tensor sum = *ops::Add(*ops::Mul(a, 2), *a.Clone());
     EXPECT_TRUE(ops::Equal(*sum.ToHost(), Row({3, 6, 9})));
   }
-  if (GetParam() == 0) EXPECT_FALSE(behind->passed());
+  if (GetParam() == 0) {
+    EXPECT_FALSE(behind->passed());
+  }
   EXPECT_EQ(CurrentStream(device_.get()), &device_->default_stream());
   EXPECT_TRUE(ops::Equal(*on_default.ToHost(), Row({-1, -2, -3})));
 }

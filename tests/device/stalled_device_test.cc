@@ -23,30 +23,13 @@
 #include "gtest/gtest.h"
 #include "tests/client/test_world.h"
 #include "tests/device/device_owner.h"
+#include "tests/device/stall.h"
 
 namespace psd {
 namespace {
 
 using ::testing::Each;
-
-std::atomic<bool> stalled{false};
-struct RunWhileStalled {
-  void operator()(size_t /*i*/, int /*nothing*/) const {
-    while (stalled) std::this_thread::yield();
-  }
-};
-
-// While it exists, the device does no work that is added after it.
-class Stall {
- public:
-  explicit Stall(EmulatedDevice& device) {
-    stalled = true;
-    EXPECT_TRUE(device.default_stream().Launch("RunWhileStalled", 1, RunWhileStalled(), 0).ok());
-  }
-  ~Stall() { stalled = false; }
-  Stall(const Stall&) = delete;
-  Stall& operator=(const Stall&) = delete;
-};
+using testing::Stall;
 
 class StalledDeviceTest : public ::testing::Test {
  protected:
@@ -76,12 +59,14 @@ class StalledDeviceTest : public ::testing::Test {
     EXPECT_TRUE(context.Backward({Sum(here[0])}).ok());
     return context;
   }
-  // Waits until `count` threads wait for the device, and checks that each is one of the owner's
-  // executor that counts as blocked.
-  void AwaitWaiting(size_t count) {
+  // Waits until `count` threads wait for the device, and checks that `blocked` of them are of the
+  // owner's executor and count as blocked.
+  void AwaitWaiting(size_t count, size_t blocked) {
     while (host_.device().scheduler().waiting() < count) std::this_thread::yield();
-    EXPECT_EQ(host_.owner().runtime().executor_stats().blocked, static_cast<int>(count));
+    EXPECT_EQ(host_.owner().runtime().executor_stats().blocked, static_cast<int>(blocked));
   }
+  // As above; all of them are of the executor.
+  void AwaitWaiting(size_t count) { AwaitWaiting(count, count); }
   // Returns the steps of the optimizer "main" that wait for other trainers.
   size_t WaitingSteps() {
     const store::EntryPtr entry = Must(host_.owner().runtime().store().Lookup("main"));
@@ -89,8 +74,8 @@ class StalledDeviceTest : public ::testing::Test {
     return std::dynamic_pointer_cast<optim::OwnerOptimizer>(*object)->stats().waiting;
   }
   // Checks that `use`, which needs the device, waits for it, and that the owner serves values of
-  // the CPU meanwhile.
-  void ExpectOthersAreServed(const std::function<absl::Status()>& use) {
+  // the CPU meanwhile. `blocked` is the number of executor threads that wait.
+  void ExpectOthersAreServed(const std::function<absl::Status()>& use, int blocked = 1) {
     absl::Status used;
     std::atomic<bool> ended{false};
     std::thread user;
@@ -102,7 +87,7 @@ class StalledDeviceTest : public ::testing::Test {
       });
       while (host_.device().scheduler().waiting() == 0 && !ended) std::this_thread::yield();
       EXPECT_FALSE(ended) << used;
-      EXPECT_EQ(host_.owner().runtime().executor_stats().blocked, 1) << "a thread that may wait";
+      EXPECT_EQ(host_.owner().runtime().executor_stats().blocked, blocked);
       const auto pulled = trainer_->Pull({on_cpu_});
       EXPECT_TRUE(pulled.ok()) << pulled.status();
       const absl::Status stepped = cpu_optimizer_->Step(cpu_gradient_);
@@ -144,11 +129,56 @@ TEST_F(StalledDeviceTest, AProgramWaitsElsewhere) {
   ExpectOthersAreServed([&] { return trainer_->RpcSync("owner", relu, {on_device_}).status(); });
 }
 
-TEST_F(StalledDeviceTest, AStepWaitsElsewhere) {
+// The device's own thread waits for the step, and no thread of the executor.
+TEST_F(StalledDeviceTest, AStepGivesUpItsThread) {
   auto optimizer = Must(DistributedOptimizer::Create(*trainer_, Sgd{0.5}, {on_device_}));
   const Context context = WithGradient(on_device_);
-  ExpectOthersAreServed([&] { return optimizer->Step(context); });
+  ExpectOthersAreServed([&] { return optimizer->Step(context); }, /*blocked=*/0);
   EXPECT_THAT(Read(*trainer_, on_device_), Each(1.5f));
+}
+
+TEST_F(StalledDeviceTest, AStepPublishesBeforeTheDeviceHasDoneItAndIsAnsweredAfterwards) {
+  auto optimizer = Must(DistributedOptimizer::Create(*trainer_, Sgd{0.5}, {on_device_}));
+  const Context context = WithGradient(on_device_);
+  const auto parameter = Must(host_.owner().runtime().store().Lookup("w"))->parameter;
+  std::atomic<bool> ended{false};
+  std::thread user;
+  {
+    const Stall stall(host_.device());
+    user = std::thread([&] {
+      EXPECT_TRUE(optimizer->Step(context).ok());
+      ended = true;
+    });
+    while (parameter->version() == 1 && !ended) std::this_thread::yield();
+    EXPECT_FALSE(ended);
+  }
+  user.join();
+  EXPECT_EQ(parameter->version(), 2u);
+}
+
+// A program reads the version that a step before it still writes.
+TEST_F(StalledDeviceTest, AProgramIsOrderedBehindTheStepThatWritesWhatItReads) {
+  auto optimizer = Must(DistributedOptimizer::Create(*trainer_, Sgd{0.5}, {on_device_}));
+  const Context context = WithGradient(on_device_);
+  const auto parameter = Must(host_.owner().runtime().store().Lookup("w"))->parameter;
+  absl::Status stepped;
+  std::atomic<bool> ended{false};
+  std::thread stepping;
+  Future<Values> doubled;
+  {
+    const Stall stall(host_.device());
+    stepping = std::thread([&] {
+      stepped = optimizer->Step(context);
+      ended = true;
+    });
+    while (parameter->version() == 1 && !ended) std::this_thread::yield();
+    doubled = trainer_->RpcAsync("owner", Function::Operator("add", 2), {on_device_, on_device_});
+    AwaitWaiting(2, /*blocked=*/1);  // the device's own thread waits for the step
+  }
+  stepping.join();
+  EXPECT_TRUE(stepped.ok()) << stepped;
+  const Values results = Must(doubled.Wait());
+  EXPECT_THAT(Elements(results[0].As<Variable>()->tensor()), Each(3.0f));
 }
 
 // Whoever sets the future may be a thread that reads the network.
@@ -208,7 +238,7 @@ TEST_F(StalledDeviceTest, AStepThatWaitedForOtherTrainersWaitsElsewhere) {
   });
   while (WaitingSteps() == 0 && !first_ended) std::this_thread::yield();
   EXPECT_FALSE(first_ended) << first_stepped;
-  ExpectOthersAreServed([&] { return second->Step(others); });
+  ExpectOthersAreServed([&] { return second->Step(others); }, /*blocked=*/0);
   first_trainer.join();
   EXPECT_TRUE(first_stepped.ok()) << first_stepped;
   EXPECT_THAT(Read(*trainer_, on_device_), Each(1.5f));

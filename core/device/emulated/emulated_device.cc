@@ -292,16 +292,38 @@ void EmulatedDevice::Leave(uint64_t freed, const std::byte* address, size_t size
   arena_->Close(address, size);
 }
 
+EmulatedDevice::Living* EmulatedDevice::Find(const Block& block) {
+  const auto found = living_.find(block.data());
+  return found == living_.end() ? nullptr : &found->second;
+}
+
+absl::Status EmulatedDevice::UnknownBlock(const Block& block) const {
+  return WithRemedy(
+      absl::InvalidArgumentError(absl::StrCat("a stream of ", name(), " cannot use a block of ",
+                                              DeviceName(block.place().device()))),
+      "copy it with CopyFrom");
+}
+
 absl::Status EmulatedDevice::AlsoUses(uint32_t stream, const Block& block) {
   QuietLock lock(mutex_);
-  const auto found = living_.find(block.data());
-  if (found == living_.end())
-    return WithRemedy(
-        absl::InvalidArgumentError(absl::StrCat("a stream of ", name(), " cannot use a block of ",
-                                                DeviceName(block.place().device()))),
-        "copy it with CopyFrom");
-  std::vector<uint32_t>& streams = found->second.streams;
-  if (std::find(streams.begin(), streams.end(), stream) == streams.end()) streams.push_back(stream);
+  Living* const living = Find(block);
+  if (living == nullptr) return UnknownBlock(block);
+  if (!living->UsedBy(stream)) living->streams.push_back(stream);
+  return absl::OkStatus();
+}
+
+absl::Status EmulatedDevice::WaitForUsers(EmulatedStream& stream, const Block& block) {
+  std::vector<EmulatedStream*> others;
+  {
+    QuietLock lock(mutex_);
+    Living* const living = Find(block);
+    if (living == nullptr) return UnknownBlock(block);
+    for (const std::unique_ptr<EmulatedStream>& each : streams_)
+      if (each.get() != &stream && living->UsedBy(each->number_)) others.push_back(each.get());
+    living->streams.resize(1);
+    if (!living->UsedBy(stream.number_)) living->streams.push_back(stream.number_);
+  }
+  for (EmulatedStream* other : others) stream.WaitForWorkOf(*other);
   return absl::OkStatus();
 }
 

@@ -2,6 +2,7 @@
 
 // A device for tests, and for developing without a GPU. It finds the mistakes of its users.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -92,6 +93,10 @@ class EmulatedDevice : public Device, public std::enable_shared_from_this<Emulat
     size_t size = 0;
     size_t offset = 0;              // of its part of the pool
     std::vector<uint32_t> streams;  // that use it; the first one has allocated it
+
+    bool UsedBy(uint32_t stream) const {
+      return std::find(streams.begin(), streams.end(), stream) != streams.end();
+    }
   };
 
   EmulatedDevice(std::string name, const EmulatedDeviceOptions& options,
@@ -107,6 +112,10 @@ class EmulatedDevice : public Device, public std::enable_shared_from_this<Emulat
   // last one closes it.
   void Leave(uint64_t freed, const std::byte* address, size_t size);
   absl::Status AlsoUses(uint32_t stream, const Block& block);
+  absl::Status WaitForUsers(EmulatedStream& stream, const Block& block);
+  // Returns what is known of the block; null if it is none of this device.
+  Living* Find(const Block& block) PSD_REQUIRES(mutex_);
+  absl::Status UnknownBlock(const Block& block) const;
   // Counts an operation that is to be added. Returns whether it will fail, or an error that
   // refuses it.
   absl::StatusOr<bool> Admit(absl::string_view operation);

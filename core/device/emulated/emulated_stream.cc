@@ -117,6 +117,11 @@ absl::Status EmulatedStream::AlsoUses(const Block& block) {
   return device_.AlsoUses(number_, block);
 }
 
+absl::Status EmulatedStream::WaitForUsers(const Block& block) {
+  PSD_RETURN_IF_ERROR(device_.health());
+  return device_.WaitForUsers(*this, block);
+}
+
 absl::Status EmulatedStream::CopyIn(std::byte* to, const std::byte* pinned, size_t bytes) {
   if (bytes == 0) return device_.health();
   PSD_RETURN_IF_ERROR(CheckAddress("CopyIn", to, bytes));
@@ -173,6 +178,12 @@ absl::Status EmulatedStream::CopyOutAndWait(std::byte* to, const std::byte* from
 // Waits even if the device is lost: an operation that has begun still uses the host's bytes.
 absl::Status EmulatedStream::WaitForAll() {
   return Mark()->Wait();
+}
+
+void EmulatedStream::WaitForWorkOf(EmulatedStream& other) {
+  QuietPtr<Result> result(std::make_shared<Result>());
+  const StreamPoint point = other.AddToQueue([result] { result->Set(absl::OkStatus()); });
+  AddToQueue([result] { static_cast<void>(result->Get()); }, {point});
 }
 
 StreamPoint EmulatedStream::AddToQueue(absl::AnyInvocable<void()> run,

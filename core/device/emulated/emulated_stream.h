@@ -35,6 +35,7 @@ class EmulatedStream : public Stream {
   absl::Status WaitFor(const std::shared_ptr<Event>& event) override;
   absl::StatusOr<std::shared_ptr<Block>> Allocate(size_t bytes) override;
   absl::Status AlsoUses(const Block& block) override;
+  absl::Status WaitForUsers(const Block& block) override;
   absl::Status CopyIn(std::byte* to, const std::byte* pinned, size_t bytes) override;
   absl::Status CopyOut(std::byte* pinned, const std::byte* from, size_t bytes) override;
   absl::Status CopyFrom(std::byte* to, Device& from_device, const std::byte* from,
@@ -68,6 +69,8 @@ class EmulatedStream : public Stream {
  private:
   friend class EmulatedDevice;
 
+  // Makes later work wait until the work of `other` is done that it has now.
+  void WaitForWorkOf(EmulatedStream& other);
   // Adds an operation when the queue has room for it.
   StreamPoint AddToQueue(absl::AnyInvocable<void()> run, std::vector<StreamPoint> after = {});
   // Record, but also on a lost device.

@@ -9,15 +9,19 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "core/base/completion_threads.h"
 #include "core/base/ids.h"
 #include "core/optim/options/option_groups.h"
 #include "core/optim/owner/optimizer_life.h"
 #include "core/optim/parameters/parameter_table.h"
+#include "core/optim/parameters/stepped_parameter.h"
 #include "core/optim/steps/step_request.h"
+#include "core/store/parameter.h"
 
 namespace psd::optim {
 
@@ -47,9 +51,19 @@ struct StepChange {
   GroupFunctions functions;  // the function of each group; empty if terms.overflow
   bool scheduled = false;    // whether `functions` have other options than the groups
   absl::InlinedVector<Ended, 1> steps;
-  // Set when the change is applied: the answer to each trainer, which the trainer's session
+  // Set when the change is complete: the answer to each trainer, which the trainer's session
   // remembers.
   StepResult result;
+
+  // What Apply leaves for Complete.
+  struct UnderWay {
+    // Behind the work on the device. If there is no event, the change is complete.
+    DeviceEvent written;
+    std::vector<store::Parameter::Write> writes;  // of the parameters that have versions
+    std::vector<int64_t> steps_before;            // of all parameters of the plan
+    StepMemory memory;
+  };
+  UnderWay under_way;
 };
 
 // All options of a group, and their version.
@@ -80,11 +94,16 @@ struct LifeChange {
 class ChangeApplier {
  public:
   virtual ~ChangeApplier() = default;
-  // Requires: the write claims of the optimizer and of the plan's parameters are held; every step
-  // may be applied, and its session has confirmed this. Errors: those of the parameters' devices,
-  // after which the parameters keep their versions, and no trainer's step has ended. On the host
-  // there are no errors.
+  // Publishes the new versions of the plan's parameters. If all of them are on one device, it may
+  // still be at work: then change.under_way has an event, and when it has passed, Complete must be
+  // called. Requires: the write claims of the optimizer and of the plan's parameters are held until
+  // the change is complete; every step may be applied, and its session has confirmed this. Errors:
+  // those of the parameters' devices, after which the parameters keep their versions, and no
+  // trainer's step has ended. On the host there are no errors.
   virtual absl::Status Apply(StepChange& change) = 0;
+  // Completes the change after its event has passed, with the result `passed`. Returns `passed`:
+  // after an error the device is lost, and no trainer's step has ended. Does not wait.
+  virtual absl::Status Complete(StepChange& change, absl::Status passed) = 0;
   // Requires, for this function and the next: no other such change of the optimizer is under way.
   // Errors: those of OptionGroups::Change.
   virtual absl::Status Apply(OptionsChange& change) = 0;

@@ -37,12 +37,14 @@ struct OwnerOptimizer::RunState {
 OwnerOptimizer::OwnerOptimizer(OptionGroups groups, ParameterTable table,
                                const OptimizerSettings& settings, const OptimizerRegistry& registry,
                                store::Store& store, ChangeApplier& changes, const Helpers& helpers,
-                               Executor* large_steps, const HostedAs& hosted)
+                               Executor* large_steps, const HostedAs& hosted,
+                               CompletionThreads* completions)
     : registry_(registry),
       store_(store),
       changes_(changes),
       helpers_(helpers),
       large_steps_(large_steps),
+      completions_(completions),
       claim_id_(hosted.id.IsNone() ? store.NewId() : hosted.id),
       settings_(settings),
       created_(SpecsOf(groups.functions())),
@@ -229,52 +231,76 @@ void OwnerOptimizer::Start(std::unique_ptr<StepBatch> batch) {
                                                   WriteClaims::ClaimId claim) mutable {
     const FlowId flow = batch->steps[0].request.member.flow;
     const bool light = !self->has_devices_ && StepElements(*batch, self->table_) <= kInlineElements;
-    self->RunSized(light, flow,
-                   [self, claim, batch = std::move(batch)] { self->Finish(*batch, claim); });
+    self->RunSized(light, flow, [self, claim, batch = std::move(batch)]() mutable {
+      self->Perform(std::move(batch), claim);
+    });
   });
 }
 
+void OwnerOptimizer::Perform(std::unique_ptr<StepBatch> batch, WriteClaims::ClaimId claim) {
+  Apply(*batch);
+  const DeviceEvent written = batch->change.under_way.written;
+  if (written.event == nullptr) return Finish(*batch, claim);
+  auto complete = [self = shared_from_this(), batch = std::move(batch),
+                   claim](absl::Status passed) {
+    self->Complete(*batch, std::move(passed));
+    self->Finish(*batch, claim);
+  };
+  if (completions_ == nullptr) return complete(written.event->Wait());
+  completions_->OnPassed(written, std::move(complete));
+}
+
 void OwnerOptimizer::Finish(StepBatch& batch, WriteClaims::ClaimId claim) {
-  Apply(batch);
+  batch.merged.reset();
   for (StepBatch::Step& step : batch.steps) step.request.plan = {};
   store_.write_claims().Release(claim);
   for (StepBatch::Step& step : batch.steps) step.request.done(std::move(step.result));
 }
 
+namespace {
+
+// Answers the steps of the batch that are applied.
+void SetResults(StepBatch& batch, const absl::StatusOr<StepResult>& result) {
+  for (StepBatch::Step& step : batch.steps)
+    if (step.applies) step.result = result;
+}
+
+}  // namespace
+
 void OwnerOptimizer::Apply(StepBatch& batch) {
-  const auto fail = [&batch](const absl::Status& error) {
-    for (StepBatch::Step& step : batch.steps)
-      if (step.applies) step.result = error;
-  };
   RunState state = Begin(batch);
-  StepTerms terms;
+  StepChange& change = batch.change;
   absl::StatusOr<std::optional<StepPlan>> merged =
-      MergeSteps(batch, table_, settings_.mode, state.functions, terms);
-  if (!merged.ok()) return fail(merged.status());
+      MergeSteps(batch, table_, settings_.mode, state.functions, change.terms);
+  if (!merged.ok()) return SetResults(batch, merged.status());
   if (!merged->has_value()) return;
-  StepChange change;
+  batch.merged = *std::move(merged);
   change.optimizer = this;
-  change.terms = terms;
   for (const StepBatch::Step& step : batch.steps) {
     if (!step.applies) continue;
     const StepRequest& request = step.request;
     change.steps.push_back(
         {request.member.session, request.step_id, request.ended_before, request.seats});
   }
-  if (!terms.overflow) {
+  if (!change.terms.overflow) {
     change.scheduled = !settings_.schedule.IsConstant();
     if (change.scheduled) {
-      const uint64_t step = terms.schedule_step.value_or(state.steps_accepted);
+      const uint64_t step = change.terms.schedule_step.value_or(state.steps_accepted);
       absl::Status ready = ApplySchedule(settings_.schedule, step, registry_, state.functions);
-      if (!ready.ok()) return fail(ready);
+      if (!ready.ok()) return SetResults(batch, ready);
     }
     change.functions = std::move(state.functions);
-    change.plan = &**merged;
+    change.plan = &*batch.merged;
     change.rounding_seeds = change.plan->indices;
   }
-  if (absl::Status applied = changes_.Apply(change); !applied.ok()) return fail(applied);
-  for (StepBatch::Step& step : batch.steps)
-    if (step.applies) step.result = change.result;
+  if (absl::Status applied = changes_.Apply(change); !applied.ok())
+    return SetResults(batch, applied);
+  if (change.under_way.written.event == nullptr) SetResults(batch, change.result);
+}
+
+void OwnerOptimizer::Complete(StepBatch& batch, absl::Status passed) {
+  const absl::Status completed = changes_.Complete(batch.change, std::move(passed));
+  SetResults(batch, completed.ok() ? absl::StatusOr<StepResult>(batch.change.result) : completed);
 }
 
 absl::Status OwnerOptimizer::Apply(store::Changing changing, StepChange& change) {
@@ -287,15 +313,26 @@ absl::Status OwnerOptimizer::Apply(store::Changing changing, StepChange& change)
   for (size_t index : change.plan->indices) {
     if (Parameter* each = table_.versions(index); each != nullptr) versions.push_back(each);
   }
-  PSD_ASSIGN_OR_RETURN(const std::vector<Parameter::Write> writes,
-                       Parameter::BeginWrite(changing, versions));
-  if (absl::Status ran = RunKernels(changing, change, writes); !ran.ok()) {
+  PSD_ASSIGN_OR_RETURN(change.under_way.writes, Parameter::BeginWrite(changing, versions));
+  if (absl::Status ran = RunKernels(changing, change); !ran.ok()) {
     Parameter::AbandonWrite(changing, versions);
     return ran;
   }
-  Parameter::Publish(changing, versions);
-  Record(change, writes);
+  const std::shared_ptr<Event>& written = change.under_way.written.event;
+  Parameter::Publish(changing, versions, written);
+  if (written == nullptr) Record(change);
   return absl::OkStatus();
+}
+
+absl::Status OwnerOptimizer::Complete(store::Changing changing, StepChange& change,
+                                      absl::Status passed) {
+  if (passed.ok()) {
+    Record(change);
+  } else {
+    Abandon(changing, change);
+  }
+  change.under_way.memory.clear();
+  return passed;
 }
 
 OwnerOptimizer::RunState OwnerOptimizer::Begin(StepBatch& batch) {
@@ -335,24 +372,52 @@ absl::Status OwnerOptimizer::Check(const StepPlan& plan) const {
   return CheckStep(plan, table_, settings_.mode, functions);
 }
 
-// Each parameter is stepped independently of the others, so their order does not matter. Those on
-// devices come first, because steps on the host cannot fail.
-absl::Status OwnerOptimizer::RunKernels(store::Changing changing, const StepChange& change,
-                                        absl::Span<const Parameter::Write> writes) {
-  if (!has_devices_) return RunKernelsWhere(changing, change, writes, /*on_devices=*/false);
-  const std::vector<size_t>& indices = change.plan->indices;
-  std::vector<int64_t> steps_before;
-  for (size_t index : indices) steps_before.push_back(table_[index].steps());
-  const absl::Status there = RunKernelsWhere(changing, change, writes, /*on_devices=*/true);
-  if (there.ok()) return RunKernelsWhere(changing, change, writes, /*on_devices=*/false);
-  for (size_t i = 0; i < indices.size(); ++i)
-    table_[indices[i]].AbandonStep(changing, steps_before[i]);
-  return there;
+Device* OwnerOptimizer::OnlyDevice(const StepPlan& plan) const {
+  Device* const device = table_[plan.indices[0]].device();
+  const auto is_there = [&](size_t index) {
+    return table_.versions(index) != nullptr && table_[index].device() == device;
+  };
+  return std::all_of(plan.indices.begin(), plan.indices.end(), is_there) ? device : nullptr;
 }
 
-absl::Status OwnerOptimizer::RunKernelsWhere(store::Changing changing, const StepChange& change,
-                                             absl::Span<const Parameter::Write> writes,
-                                             bool on_devices) {
+void OwnerOptimizer::Abandon(store::Changing changing, const StepChange& change) {
+  const std::vector<size_t>& indices = change.plan->indices;
+  for (size_t i = 0; i < indices.size(); ++i)
+    table_[indices[i]].AbandonStep(changing, change.under_way.steps_before[i]);
+}
+
+// Each parameter is stepped independently of the others, so their order does not matter. Those on
+// devices come first, because steps on the host cannot fail. A step in several places waits for its
+// devices, because one of them may fail, and then none may show a new version.
+absl::Status OwnerOptimizer::RunKernels(store::Changing changing, StepChange& change) {
+  if (!has_devices_) return RunKernelsWhere(changing, change, /*on_devices=*/false).status();
+  const StepPlan& plan = *change.plan;
+  StepChange::UnderWay& under_way = change.under_way;
+  for (size_t index : plan.indices) under_way.steps_before.push_back(table_[index].steps());
+  const absl::StatusOr<std::vector<DeviceEvent>> there =
+      RunKernelsWhere(changing, change, /*on_devices=*/true);
+  if (there.ok() && there->size() == 1 && OnlyDevice(plan) != nullptr) {
+    under_way.written = there->front();
+    return absl::OkStatus();
+  }
+  absl::Status done = there.status();
+  if (there.ok()) {
+    for (const DeviceEvent& each : *there) done.Update(each.event->Wait());
+  } else {
+    // What has been added may still use the memory of the step.
+    for (size_t index : plan.indices)
+      if (Device* const device = table_[index].device(); device != nullptr)
+        device->Synchronize().IgnoreError();
+  }
+  under_way.memory.clear();
+  if (done.ok()) return RunKernelsWhere(changing, change, /*on_devices=*/false).status();
+  Abandon(changing, change);
+  return done;
+}
+
+absl::StatusOr<std::vector<DeviceEvent>> OwnerOptimizer::RunKernelsWhere(store::Changing changing,
+                                                                         StepChange& change,
+                                                                         bool on_devices) {
   const StepPlan& plan = *change.plan;
   StepSweep sweep(change.functions, change.terms, plan.indices.size());
   struct Alone {  // a parameter that the sweep does not step
@@ -360,7 +425,7 @@ absl::Status OwnerOptimizer::RunKernelsWhere(store::Changing changing, const Ste
     RowArrays rows;
   };
   std::vector<Alone> alone;
-  auto write = writes.begin();
+  auto write = change.under_way.writes.begin();
   for (size_t i = 0; i < plan.indices.size(); ++i) {
     const size_t index = plan.indices[i];
     kernels::OptimArrays arrays;
@@ -371,8 +436,8 @@ absl::Status OwnerOptimizer::RunKernelsWhere(store::Changing changing, const Ste
     arrays.next = versions.spare;
     SteppedParameter& parameter = table_[index];
     if (has_devices_ && (parameter.device() != nullptr) != on_devices) continue;
-    PSD_ASSIGN_OR_RETURN(const bool begun,
-                         parameter.BeginStep(changing, plan.gradients[i], arrays));
+    PSD_ASSIGN_OR_RETURN(const bool begun, parameter.BeginStep(changing, plan.gradients[i], arrays,
+                                                               change.under_way.memory));
     if (begun) {
       sweep.Add(parameter.group(), CurrentStream(parameter.device()), parameter.dtype(),
                 parameter.steps(), arrays);
@@ -390,10 +455,10 @@ absl::Status OwnerOptimizer::RunKernelsWhere(store::Changing changing, const Ste
     PSD_RETURN_IF_ERROR(
         parameter.ApplyRows(changing, function, plan.gradients[each.number], each.rows));
   }
-  return sweep.Run(helpers_);
+  return sweep.Start(helpers_);
 }
 
-void OwnerOptimizer::Record(StepChange& change, absl::Span<const Parameter::Write> writes) {
+void OwnerOptimizer::Record(StepChange& change) {
   const StepPlan& plan = *change.plan;
   StepResult& result = change.result;
   result.parameters_stepped = static_cast<int>(plan.indices.size());
@@ -401,7 +466,7 @@ void OwnerOptimizer::Record(StepChange& change, absl::Span<const Parameter::Writ
   for (const StepChange::Ended& each : change.steps) seats += each.seats;
   result.trainers = static_cast<int>(seats);
   MutexLock lock(mutex_);
-  auto write = writes.begin();
+  auto write = change.under_way.writes.begin();
   for (size_t i = 0; i < plan.indices.size(); ++i) {
     const size_t index = plan.indices[i];
     // This is the version that the step was applied to. A step of rows has raised the version by
@@ -541,12 +606,13 @@ std::vector<ParameterStaleness> OwnerOptimizer::staleness(size_t limit) const {
 absl::StatusOr<std::shared_ptr<OwnerOptimizer>> OwnerOptimizer::Create(
     std::vector<ParameterGroup> groups, const OptimizerSettings& settings,
     const OptimizerRegistry& registry, store::Store& store, ChangeApplier& changes,
-    const Helpers& helpers, Executor* large_steps, const HostedAs& hosted) {
+    const Helpers& helpers, Executor* large_steps, const HostedAs& hosted,
+    CompletionThreads* completions) {
   PSD_ASSIGN_OR_RETURN(ReservedGroups reserved,
                        ReserveGroups(std::move(groups), settings, registry, store.memory()));
   return std::shared_ptr<OwnerOptimizer>(new OwnerOptimizer(
       std::move(reserved.options), ParameterTable(std::move(reserved.parameters)), settings,
-      registry, store, changes, helpers, large_steps, hosted));
+      registry, store, changes, helpers, large_steps, hosted, completions));
 }
 
 }  // namespace psd::optim

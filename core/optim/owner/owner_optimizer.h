@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "core/base/completion_threads.h"
 #include "core/base/executor.h"
 #include "core/base/fair_queue.h"
 #include "core/base/ids.h"
@@ -74,16 +75,18 @@ class OwnerOptimizer : public store::Object, public std::enable_shared_from_this
   // among `helpers`. Steps and measurements of more than kInlineElements, and all steps of
   // parameters on devices, run on `large_steps`, because the thread that ends their wait may belong
   // to the carrier or the timer, and must neither compute for long nor wait for a device. If
-  // `large_steps` is null or full, they run on that thread all the same. Every
-  // change goes through `changes`. `registry`, `store`, `changes` and the executors must outlive
-  // the last step. Errors: INVALID_ARGUMENT (no group; groups of several types; an option or
-  // setting that is unknown or out of range; a value that is not a parameter or does not require
-  // grad; a repeated parameter; a dtype that the optimizer cannot step), NOT_FOUND (an unknown
-  // type), RESOURCE_EXHAUSTED; nothing is reserved then.
+  // `large_steps` is null or full, they run on that thread all the same. Steps whose parameters are
+  // all dense and on one device do not wait for it: `completions` ends them; if it is null, the
+  // thread of the step waits. Every change goes through `changes`. `registry`, `store`, `changes`
+  // and the executors must outlive the last step. Errors: INVALID_ARGUMENT (no group; groups of
+  // several types; an option or setting that is unknown or out of range; a value that is not a
+  // parameter or does not require grad; a repeated parameter; a dtype that the optimizer cannot
+  // step), NOT_FOUND (an unknown type), RESOURCE_EXHAUSTED; nothing is reserved then.
   static absl::StatusOr<std::shared_ptr<OwnerOptimizer>> Create(
       std::vector<ParameterGroup> groups, const OptimizerSettings& settings,
       const OptimizerRegistry& registry, store::Store& store, ChangeApplier& changes,
-      const Helpers& helpers = {}, Executor* large_steps = nullptr, const HostedAs& hosted = {});
+      const Helpers& helpers = {}, Executor* large_steps = nullptr, const HostedAs& hosted = {},
+      CompletionThreads* completions = nullptr);
 
   std::string TypeName() const override;
   // Its parameters on this owner. The set never changes.
@@ -210,6 +213,8 @@ class OwnerOptimizer : public store::Object, public std::enable_shared_from_this
   // To be called only by the implementation of ChangeApplier, whose functions say what they
   // require.
   absl::Status Apply(store::Changing changing, StepChange& change) PSD_EXCLUDES(mutex_);
+  absl::Status Complete(store::Changing changing, StepChange& change, absl::Status passed)
+      PSD_EXCLUDES(mutex_);
   absl::Status Apply(store::Changing, const OptionsChange& change) PSD_EXCLUDES(mutex_);
   absl::Status Apply(store::Changing changing, const LifeChange& change) PSD_EXCLUDES(mutex_);
 
@@ -234,7 +239,8 @@ class OwnerOptimizer : public store::Object, public std::enable_shared_from_this
 
   OwnerOptimizer(OptionGroups groups, ParameterTable table, const OptimizerSettings& settings,
                  const OptimizerRegistry& registry, store::Store& store, ChangeApplier& changes,
-                 const Helpers& helpers, Executor* large_steps, const HostedAs& hosted);
+                 const Helpers& helpers, Executor* large_steps, const HostedAs& hosted,
+                 CompletionThreads* completions);
   // Returns whether steps of an optimizer on several owners ask the lead for their turn.
   bool TakesTurns() const {
     return settings_.mode.kind == UpdateMode::Kind::kBoundedStaleness &&
@@ -258,19 +264,26 @@ class OwnerOptimizer : public store::Object, public std::enable_shared_from_this
 
   // The following functions run while the write claim is held.
 
-  void Finish(StepBatch& batch, store::WriteClaims::ClaimId claim);
-  // Applies those steps of the batch that may be applied, and sets all results.
+  void Perform(std::unique_ptr<StepBatch> batch, store::WriteClaims::ClaimId claim);
+  // Applies those steps of the batch that may be applied, and sets all results. If a device is
+  // still at work then, they are set by Complete.
   void Apply(StepBatch& batch) PSD_EXCLUDES(mutex_);
+  void Complete(StepBatch& batch, absl::Status passed) PSD_EXCLUDES(mutex_);
+  // Releases the claim and answers.
+  void Finish(StepBatch& batch, store::WriteClaims::ClaimId claim);
   // Reads the options and the step count, and answers the steps that FindKnown knows.
   RunState Begin(StepBatch& batch) PSD_EXCLUDES(mutex_);
-  // Steps all parameters of the plan. Returns when this is done. Errors: those of the devices.
-  absl::Status RunKernels(store::Changing changing, const StepChange& change,
-                          absl::Span<const store::Parameter::Write> writes);
-  // Steps the parameters on devices, or the parameters on the host.
-  absl::Status RunKernelsWhere(store::Changing changing, const StepChange& change,
-                               absl::Span<const store::Parameter::Write> writes, bool on_devices);
-  void Record(StepChange& change, absl::Span<const store::Parameter::Write> writes)
-      PSD_EXCLUDES(mutex_);
+  // Steps all parameters of the plan. Returns when this is done, or when it has been added to
+  // a device, with its event in change.under_way. Errors: those of the devices.
+  absl::Status RunKernels(store::Changing changing, StepChange& change);
+  // Steps the parameters on devices, or the parameters on the host. Returns the events of devices.
+  absl::StatusOr<std::vector<DeviceEvent>> RunKernelsWhere(store::Changing changing,
+                                                           StepChange& change, bool on_devices);
+  // Returns the device that has all parameters of the plan, if all of them have versions. Null: it
+  // is the host, or there are several, or tables of rows. Requires: the plan has a parameter.
+  Device* OnlyDevice(const StepPlan& plan) const;
+  void Abandon(store::Changing changing, const StepChange& change);
+  void Record(StepChange& change) PSD_EXCLUDES(mutex_);
   // Counts a skipped round as one skipped step, as an applied round counts as one accepted step.
   void RecordOverflow(StepChange& change) PSD_EXCLUDES(mutex_);
   // Checks that `function` can step all parameters of `group`. Errors: those of
@@ -285,7 +298,8 @@ class OwnerOptimizer : public store::Object, public std::enable_shared_from_this
   store::Store& store_;
   ChangeApplier& changes_;
   const Helpers helpers_;
-  Executor* const large_steps_;  // may be null
+  Executor* const large_steps_;           // may be null
+  CompletionThreads* const completions_;  // may be null
   // The optimizer's own id. Every step claims it, so steps of the optimizer run one after another.
   const GlobalId claim_id_;
   const OptimizerSettings settings_;

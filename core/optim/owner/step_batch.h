@@ -14,6 +14,7 @@
 #include "core/base/ids.h"
 #include "core/optim/options/optimizer_config.h"
 #include "core/optim/options/option_groups.h"
+#include "core/optim/owner/optimizer_change.h"
 #include "core/optim/parameters/parameter_table.h"
 #include "core/optim/steps/step_request.h"
 
@@ -27,6 +28,9 @@ struct StepBatch {
     bool applies = true;  // false once a check has refused the step; `result` says why
   };
   absl::InlinedVector<Step, 1> steps;
+  // What is applied, and the gradients that it refers to. Empty until it is.
+  std::optional<StepPlan> merged;
+  StepChange change;
 };
 
 // Returns the number of elements of a plan's gradients, which is how many a measurement reads.

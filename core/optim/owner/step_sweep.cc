@@ -1,8 +1,9 @@
 #include "core/optim/owner/step_sweep.h"
 
 #include <algorithm>
+#include <memory>
+#include <utility>
 
-#include "core/base/device.h"
 #include "core/base/status.h"
 
 namespace psd::optim {
@@ -51,10 +52,20 @@ void StepSweep::Add(size_t group, Stream* stream, DType dtype, int64_t step,
   if (stream != nullptr) streams_.insert(stream);
 }
 
-absl::Status StepSweep::Run(const Helpers& helpers) const {
+absl::StatusOr<std::vector<DeviceEvent>> StepSweep::Start(const Helpers& helpers) const {
   RunKernels(helpers);
+  std::vector<DeviceEvent> events;
+  for (Stream* stream : streams_) {
+    PSD_ASSIGN_OR_RETURN(std::shared_ptr<Event> event, stream->Record());
+    events.push_back({&stream->device(), std::move(event)});
+  }
+  return events;
+}
+
+absl::Status StepSweep::Run(const Helpers& helpers) const {
+  PSD_ASSIGN_OR_RETURN(const std::vector<DeviceEvent> events, Start(helpers));
   absl::Status done;
-  for (Stream* stream : streams_) done.Update(stream->device().Synchronize());
+  for (const DeviceEvent& each : events) done.Update(each.event->Wait());
   return done;
 }
 

@@ -10,7 +10,9 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "core/base/completion_threads.h"
 #include "core/base/parallel_for.h"
 #include "core/base/stream.h"
 #include "core/optim/functional/functional_optimizer.h"
@@ -40,9 +42,11 @@ class StepSweep {
   void Add(size_t group, Stream* stream, DType dtype, int64_t step,
            const kernels::OptimArrays& arrays);
 
-  // Applies everything that was added, on this thread and on `helpers`, and returns when all of it
-  // is done. The result does not depend on the number of helpers.
-  // Errors: those of the devices; the CPU has none.
+  // Applies everything that was added, on this thread and on `helpers`. Returns when all of it is
+  // done on the CPU and added to the streams, with an event for each of these. The result does not
+  // depend on the number of helpers. Errors: those of the devices; the CPU has none.
+  absl::StatusOr<std::vector<DeviceEvent>> Start(const Helpers& helpers) const;
+  // Start, and waits until all of it is done. Errors: those of the devices; the CPU has none.
   absl::Status Run(const Helpers& helpers) const;
 
  private:

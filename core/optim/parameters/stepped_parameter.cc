@@ -9,6 +9,7 @@
 #include "core/base/device.h"
 #include "core/base/remedy.h"
 #include "core/base/status.h"
+#include "core/base/stream.h"
 #include "core/optim/rows/row_batches.h"
 #include "core/tensor/ops/cast.h"
 #include "core/tensor/ops/sum.h"
@@ -108,7 +109,7 @@ class DenseParameter : public SteppedParameter {
   // A step writes a whole new version, even if its gradient has only a few rows.
   int64_t StepElements(const ParameterGradient& /*gradient*/) const override { return elements_; }
   absl::StatusOr<bool> BeginStep(store::Changing, const ParameterGradient& gradient,
-                                 kernels::OptimArrays& arrays) override;
+                                 kernels::OptimArrays& arrays, StepMemory& memory) override;
   absl::Status ApplyRows(store::Changing, const RowOptimizer& function,
                          const ParameterGradient& gradient, RowArrays rows) override;
 
@@ -116,6 +117,8 @@ class DenseParameter : public SteppedParameter {
 
  private:
   absl::Status PrepareSparse(ParameterGradient& gradient) const;
+  // Copies the gradient to gradient_, and adds to `memory` what must live until that is done.
+  absl::Status SendGradient(const std::byte* gradient, StepMemory& memory);
   size_t Bytes() const { return static_cast<size_t>(elements_) * ItemSize(dtype()); }
 
   store::Parameter& parameter_;  // the entry's
@@ -196,18 +199,26 @@ absl::Status DenseParameter::Round(ParameterGradient& sum) const {
 }
 
 absl::StatusOr<bool> DenseParameter::BeginStep(store::Changing, const ParameterGradient& gradient,
-                                               kernels::OptimArrays& arrays) {
+                                               kernels::OptimArrays& arrays, StepMemory& memory) {
   if (gradient.rows != nullptr) return false;
   arrays.gradient = gradient.gradient->raw_data();
   if (device() != nullptr) {
-    PSD_RETURN_IF_ERROR(
-        device()->CopyIn(gradient_->data(), gradient.gradient->raw_data(), Bytes()));
+    PSD_RETURN_IF_ERROR(SendGradient(gradient.gradient->raw_data(), memory));
     arrays.gradient = gradient_->data();
   }
   std::copy(state_.begin(), state_.end(), arrays.state);
   arrays.size = static_cast<size_t>(elements_);
   NextStep();
   return true;
+}
+
+// The copy is added to the stream and not waited for, if there is pinned memory for it.
+absl::Status DenseParameter::SendGradient(const std::byte* gradient, StepMemory& memory) {
+  absl::StatusOr<std::shared_ptr<Block>> pinned = device()->pinned_memory().Allocate(Bytes());
+  if (!pinned.ok() || Bytes() == 0) return device()->CopyIn(gradient_->data(), gradient, Bytes());
+  std::memcpy((*pinned)->data(), gradient, Bytes());
+  memory.push_back(*pinned);
+  return CurrentStream(device())->CopyIn(gradient_->data(), (*pinned)->data(), Bytes());
 }
 
 // Copies the old version, then replaces the rows that have a gradient.

@@ -62,6 +62,9 @@ struct StateArray {
   Device* device = nullptr;  // null for the host
 };
 
+// Memory of the host that a device uses during a step.
+using StepMemory = std::vector<std::shared_ptr<Block>>;
+
 // A parameter with its state. BeginStep, ApplyRows, AbandonStep, StateReplaced, steps and set_steps
 // require the write claims of the optimizer and of the parameter. All other functions are
 // thread-safe.
@@ -117,10 +120,11 @@ class SteppedParameter : public SmallObject {
   // run the kernel, this puts the gradient where the parameter lives, completes `arrays`, counts
   // the step and returns true; the caller then passes `arrays`, with those of other parameters, to
   // FunctionalOptimizer::Apply. If this returns false, the caller calls ApplyRows. All that the
-  // step allocates is allocated here, and nothing that a reader can see is written. Errors:
-  // RESOURCE_EXHAUSTED and those of the device; on the host none.
+  // step allocates is allocated here, and nothing that a reader can see is written. Adds to
+  // `memory` what must live until the device has done the work. Errors: RESOURCE_EXHAUSTED and
+  // those of the device; on the host none.
   virtual absl::StatusOr<bool> BeginStep(store::Changing, const ParameterGradient& gradient,
-                                         kernels::OptimArrays& arrays) = 0;
+                                         kernels::OptimArrays& arrays, StepMemory& memory) = 0;
   // Counts and applies the step that BeginStep has begun and left to this function. The caller has
   // set in `rows` the gradient's scale and limit and, for a parameter with versions, the version to
   // read (`table`) and the version to write (`next`, here the whole version). Errors: those of the

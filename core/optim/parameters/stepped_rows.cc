@@ -74,7 +74,7 @@ class SteppedRows : public SteppedParameter {
            static_cast<int64_t>(touched_.size() * rows_->width());
   }
   absl::StatusOr<bool> BeginStep(store::Changing, const ParameterGradient& gradient,
-                                 kernels::OptimArrays& arrays) override;
+                                 kernels::OptimArrays& arrays, StepMemory& memory) override;
   absl::Status ApplyRows(store::Changing changing, const RowOptimizer& function,
                          const ParameterGradient& gradient, RowArrays all) override;
   void AbandonStep(store::Changing changing, int64_t steps) override {
@@ -171,7 +171,8 @@ absl::StatusOr<ParameterGradient> SteppedRows::Sum(const ParameterGradient& a,
 }
 
 absl::StatusOr<bool> SteppedRows::BeginStep(store::Changing, const ParameterGradient& gradient,
-                                            kernels::OptimArrays& /*arrays*/) {
+                                            kernels::OptimArrays& /*arrays*/,
+                                            StepMemory& /*memory*/) {
   if (rows_->device() == nullptr) return false;
   const kernels::RowGroups& groups = gradient.rows->groups;
   if (moves_without_gradient_) {

@@ -52,6 +52,49 @@ float ReadBeforeWrite(uint64_t seed, bool with_event) {
   return Floats(*pinned)[kCount - 1];
 }
 
+// As ReadBeforeWrite, with a declared user of the block instead of an event.
+TEST(MissingEventTest, AWriterWaitsForTheUsersOfABlock) {
+  for (uint64_t seed = 0; seed < kSeeds; ++seed) {
+    const auto device = DeviceWithSeed(seed);
+    EmulatedStream& writer = device->default_stream();
+    EmulatedStream& reader = AddStreamTo(*device);
+    const auto block = NewFloats(writer, kCount);
+    EXPECT_TRUE(Fill(writer, *block, 1).ok());
+    EXPECT_TRUE(device->Synchronize().ok());
+    EXPECT_TRUE(reader.AlsoUses(*block).ok());
+    const auto pinned = StartReading(reader, *block);
+    EXPECT_TRUE(writer.WaitForUsers(*block).ok());
+    EXPECT_TRUE(Fill(writer, *block, 2).ok());
+    EXPECT_TRUE(RecordOn(writer)->Wait().ok());
+    EXPECT_TRUE(RecordOn(reader)->Wait().ok());
+    EXPECT_EQ(Floats(*pinned)[kCount - 1], 1) << "seed " << seed;
+  }
+}
+
+// It is no user any more, so its later work is not waited for.
+TEST(MissingEventTest, AUserIsWaitedForOnce) {
+  const auto device = DeviceWithSeed(0);  // runs only what is waited for
+  EmulatedStream& writer = device->default_stream();
+  EmulatedStream& reader = AddStreamTo(*device);
+  const auto block = NewFloats(writer, kCount);
+  EXPECT_TRUE(reader.AlsoUses(*block).ok());
+  EXPECT_TRUE(writer.WaitForUsers(*block).ok());
+  const auto other = NewFloats(reader, kCount);
+  const auto later = RecordOn(reader);
+  EXPECT_TRUE(writer.WaitForUsers(*block).ok());
+  EXPECT_TRUE(RecordOn(writer)->Wait().ok());
+  EXPECT_FALSE(later->passed());
+  EXPECT_TRUE(later->Wait().ok());
+}
+
+TEST(MissingEventTest, ABlockOfTheHostHasNoUsers) {
+  const auto device = DeviceWithSeed(0);
+  const auto block = *NewHeapAllocator()->Allocate(64);
+  const absl::Status refused = device->default_stream().WaitForUsers(*block);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << refused;
+  EXPECT_EQ(device->default_stream().AlsoUses(*block), refused);
+}
+
 TEST(MissingEventTest, WithTheEventTheResultIsRightWithEverySeed) {
   for (uint64_t seed = 0; seed < kSeeds; ++seed) {
     EXPECT_EQ(ReadBehindWrite(seed, true), 2) << "seed " << seed;

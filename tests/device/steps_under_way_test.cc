@@ -1,0 +1,332 @@
+// Steps that have given up their thread while the device still works on them. The tests run with
+// several seeds, which decide in which order the device works.
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "core/base/buffer.h"
+#include "core/base/ids.h"
+#include "core/base/memory_budget.h"
+#include "core/base/memory_scope.h"
+#include "core/change/change.h"
+#include "core/change/changes.h"
+#include "core/change/replay.h"
+#include "core/device/emulated/emulated_device.h"
+#include "core/optim/owner/hosted_optimizer.h"
+#include "core/optim/owner/owner_optimizer.h"
+#include "core/optim/steps/step_request.h"
+#include "core/program/checked_program.h"
+#include "core/runtime/runtime.h"
+#include "core/store/store.h"
+#include "core/tensor/tensor.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/client/test_world.h"
+#include "tests/core/change/memory_journal.h"
+#include "tests/core/tensor/compare.h"
+#include "tests/device/device_owner.h"
+#include "tests/device/stall.h"
+
+namespace psd {
+namespace {
+
+using optim::OwnerOptimizer;
+using optim::StepResult;
+using store::EntryPtr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing::Stall;
+
+// Also notes which account is charged for what the journal allocates for a step.
+class ScopeJournal : public change::MemoryJournal {
+ public:
+  void Append(const change::Change& change) override {
+    if (std::holds_alternative<const optim::StepChange*>(change)) scope = MemoryScope::Current();
+    MemoryJournal::Append(change);
+  }
+  std::atomic<MemoryAccount*> scope{nullptr};
+};
+
+// The answer to a step. Outlives it.
+struct Answer {
+  absl::StatusOr<StepResult> result = absl::UnknownError("not answered");
+  std::atomic<bool> given{false};
+};
+
+class StepsUnderWayTest : public ::testing::TestWithParam<uint64_t> {
+ protected:
+  worker::RuntimeOptions Options() {
+    worker::RuntimeOptions options;
+    options.journal = journal_;
+    options.memory = memory_;
+    return options;
+  }
+  worker::Runtime& runtime() { return host_->owner().runtime(); }
+  EmulatedDevice& device() { return host_->device(); }
+
+  EntryPtr NewParameter(const std::string& name, const std::string& where, Tensor elements) {
+    change::CreateValue creation{
+        {}, name, nullptr, std::move(elements), false, /*requires_grad=*/true, where};
+    return Must(runtime().changes().Apply(std::move(creation)).Wait());
+  }
+  EntryPtr HostOptimizer(const std::string& name, const EntryPtr& parameter) {
+    change::CreateOptimizer creation;
+    creation.name = name;
+    creation.groups = {{{"sgd", {{"lr", 1}}}, {parameter}}};
+    creation.life.id = runtime().ids().Next();
+    creation.life.owners = {{runtime().name(), runtime().incarnation()}};
+    return Must(runtime().changes().Apply(std::move(creation), nullptr).Wait());
+  }
+  std::shared_ptr<OwnerOptimizer> NewOptimizer(const std::string& name, const EntryPtr& parameter) {
+    return optim::OptimizerOf(*HostOptimizer(name, parameter));
+  }
+  // Asks for a step with the gradient 1 for every element.
+  void Step(OwnerOptimizer& optimizer, Answer& answer) {
+    Step(optimizer, answer, runtime().ids().Next());
+  }
+  void Step(OwnerOptimizer& optimizer, Answer& answer, GlobalId id) {
+    optim::StepRequest request;
+    request.step_id = id;
+    request.member.session = {kTrainer, 1};
+    const EntryPtr& parameter = optimizer.table()[0].entry();
+    const Tensor gradient =
+        *Tensor::Full(parameter->parameter->shape(), parameter->parameter->dtype(), 1);
+    request.plan = Must(optimizer.table().Plan({{parameter->id, gradient, 1}}));
+    request.done = [&answer](absl::StatusOr<StepResult> result) {
+      answer.result = std::move(result);
+      answer.given = true;
+    };
+    optimizer.Step(std::move(request));
+  }
+  // Waits until a step has been added to the stalled device.
+  static void AwaitUnderWay(const EntryPtr& parameter, const Answer& answer) {
+    while (parameter->parameter->version() == 1 && !answer.given) std::this_thread::yield();
+    EXPECT_FALSE(answer.given) << answer.result.status();
+  }
+  static void Await(const Answer& answer) {
+    while (!answer.given) std::this_thread::yield();
+  }
+  void ExpectElements(const EntryPtr& parameter, const Tensor& elements) {
+    EXPECT_TRUE(ops::Equal(*Must(parameter->parameter->Pin()).tensor.ToHost(), elements));
+  }
+  static void ExpectLost(const Answer& answer, const std::string& why) {
+    const absl::Status& status = answer.result.status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+    EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("emu:0"), HasSubstr(why)));
+  }
+  // Whether nothing uses the device's pinned memory.
+  bool AllPinnedMemoryIsFree() {
+    return device().pinned_memory().Allocate(EmulatedDeviceOptions().pinned_bytes).ok();
+  }
+
+  static constexpr Incarnation kTrainer = 4711;
+  static Tensor Full(float value) { return *Tensor::Full({6}, DType::kF32, value); }
+
+  const std::shared_ptr<ScopeJournal> journal_ = std::make_shared<ScopeJournal>();
+  const std::shared_ptr<MemoryBudget> memory_ = MemoryBudget::Create(size_t{1} << 30);
+  std::unique_ptr<DeviceOwner> host_ =
+      std::make_unique<DeviceOwner>("owner", Options(), GetParam());
+  const EntryPtr w_ = NewParameter("w", "emu:0", Full(5));
+  const std::shared_ptr<OwnerOptimizer> optimizer_ = NewOptimizer("main", w_);
+};
+
+INSTANTIATE_TEST_SUITE_P(Seeds, StepsUnderWayTest, ::testing::Values(0, 1, 2));
+
+// A step of a parameter begins when the step before it is complete, whatever their optimizers.
+TEST_P(StepsUnderWayTest, StepsOfOneParameterGoOneAfterTheOther) {
+  const auto other = NewOptimizer("other", w_);
+  Answer first, second, third;
+  {
+    const Stall stall(device());
+    Step(*optimizer_, first);
+    AwaitUnderWay(w_, first);
+    Step(*optimizer_, second);
+    Step(*other, third);
+    EXPECT_EQ(w_->parameter->version(), 2u);
+    EXPECT_EQ(optimizer_->stats().steps, 0u);
+    EXPECT_EQ(journal_->count<optim::StepChange>(), 0u);
+    for (const Answer* each : {&first, &second, &third}) EXPECT_FALSE(each->given);
+  }
+  for (const Answer* each : {&first, &second, &third}) Await(*each);
+  EXPECT_EQ(Must(std::move(first.result)).steps_accepted, 1u);
+  const StepResult result = Must(std::move(second.result));
+  EXPECT_EQ(result.steps_accepted, 2u);
+  EXPECT_EQ(result.max_staleness, 1u);
+  EXPECT_EQ(Must(std::move(third.result)).max_staleness, 2u);
+  EXPECT_EQ(w_->parameter->version(), 4u);
+  ExpectElements(w_, Full(2));
+  EXPECT_EQ(journal_->count<optim::StepChange>(), 3u);
+  EXPECT_TRUE(AllPinnedMemoryIsFree());
+}
+
+// The second step finds the device lost. It was not applied to what the first one left.
+TEST_P(StepsUnderWayTest, AStepBehindOneThatFailsOnTheDeviceFailsToo) {
+  Answer first, second;
+  {
+    const Stall stall(device());
+    device().FailOperation(2);  // the first one copies the gradient
+    Step(*optimizer_, first);
+    AwaitUnderWay(w_, first);
+    Step(*optimizer_, second);
+  }
+  Await(first);
+  Await(second);
+  ExpectLost(first, "sgd");
+  ExpectLost(second, "sgd");
+  EXPECT_EQ(optimizer_->stats().steps, 0u);
+  EXPECT_EQ(optimizer_->table()[0].steps(), 0);
+  EXPECT_EQ(journal_->count<optim::StepChange>(), 0u);
+  EXPECT_EQ(w_->parameter->Pin().status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(AllPinnedMemoryIsFree());
+}
+
+TEST_P(StepsUnderWayTest, AStepFailsWhenItsDeviceIsLostMeanwhile) {
+  const EntryPtr b = NewParameter("b", "cpu", Full(5));
+  const auto here = NewOptimizer("here", b);
+  Answer lost, stepped;
+  {
+    const Stall stall(device());
+    Step(*optimizer_, lost);
+    AwaitUnderWay(w_, lost);
+    device().Lose("it fell off the bus");
+    Step(*here, stepped);
+    Await(stepped);
+    EXPECT_TRUE(stepped.result.ok()) << stepped.result.status();
+  }
+  Await(lost);
+  ExpectLost(lost, "it fell off the bus");
+  EXPECT_EQ(journal_->count<optim::StepChange>(), 1u);
+  ExpectElements(b, Full(4));
+}
+
+// The journal then ends the names first, and its replay steps a value without a name.
+TEST_P(StepsUnderWayTest, DropsMeanwhileAreNoHindrance) {
+  Answer answer;
+  const EntryPtr optimizer = Must(runtime().store().Lookup("main"));
+  {
+    const Stall stall(device());
+    Step(*optimizer_, answer);
+    AwaitUnderWay(w_, answer);
+    ASSERT_TRUE(runtime().changes().Apply(change::DropName{"main", optimizer}).ok());
+    ASSERT_TRUE(runtime().changes().Apply(change::DropName{"w", w_}).ok());
+  }
+  Await(answer);
+  EXPECT_TRUE(answer.result.ok()) << answer.result.status();
+  ExpectElements(w_, Full(4));
+  EXPECT_EQ(journal_->count<optim::StepChange>(), 1u);
+  DeviceOwner again("again");
+  worker::Runtime& replaying = again.owner().runtime();
+  const program::ProgramLimits limits;
+  const absl::Status replayed = change::ReplayAll(
+      journal_->bytes(), {replaying.store(), replaying.changes(), replaying.operators(), limits});
+  EXPECT_TRUE(replayed.ok()) << replayed;
+}
+
+// The step itself keeps the optimizer until it is answered, and then lets go of it.
+TEST_P(StepsUnderWayTest, AStepKeepsItsOptimizer) {
+  Answer answer;
+  const EntryPtr parameter = NewParameter("v", "emu:0", Full(5));
+  const size_t used = host_->memory().used_bytes();
+  {
+    EntryPtr hosted = HostOptimizer("", parameter);
+    const Stall stall(device());
+    Step(*optim::OptimizerOf(*hosted), answer);
+    AwaitUnderWay(parameter, answer);
+    runtime().store().Erase(hosted->id);
+    hosted.reset();
+    EXPECT_GT(host_->memory().used_bytes(), used);
+  }
+  Await(answer);
+  EXPECT_TRUE(answer.result.ok()) << answer.result.status();
+  ExpectElements(parameter, Full(4));
+  while (host_->memory().used_bytes() > used) std::this_thread::yield();
+}
+
+TEST_P(StepsUnderWayTest, TheEndOfASessionDoesNotUndoItsStep) {
+  Answer answer;
+  {
+    const Stall stall(device());
+    Step(*optimizer_, answer);
+    AwaitUnderWay(w_, answer);
+    optimizer_->EndSession({kTrainer, 1});
+  }
+  Await(answer);
+  EXPECT_TRUE(answer.result.ok()) << answer.result.status();
+  EXPECT_EQ(optimizer_->stats().steps, 1u);
+}
+
+// A trainer that has not got the answer asks again.
+TEST_P(StepsUnderWayTest, ARepeatedStepWaitsForTheFirst) {
+  Answer answer, again;
+  const GlobalId id{kTrainer, 1};
+  {
+    const Stall stall(device());
+    Step(*optimizer_, answer, id);
+    AwaitUnderWay(w_, answer);
+    Step(*optimizer_, again, id);
+  }
+  Await(answer);
+  Await(again);
+  EXPECT_FALSE(Must(std::move(answer.result)).repeated);
+  EXPECT_TRUE(Must(std::move(again.result)).repeated);
+  ExpectElements(w_, Full(4));
+}
+
+// Also one that only begins then, because it waited for the one before it.
+TEST_P(StepsUnderWayTest, ShutdownEndsAllSteps) {
+  Answer first, second;
+  std::thread stopper;
+  {
+    const Stall stall(device());
+    Step(*optimizer_, first);
+    AwaitUnderWay(w_, first);
+    Step(*optimizer_, second);
+    stopper = std::thread([this] { runtime().Shutdown(absl::ZeroDuration()); });
+  }
+  stopper.join();
+  EXPECT_TRUE(first.given);
+  EXPECT_TRUE(second.given);
+  EXPECT_TRUE(second.result.ok()) << second.result.status();
+  EXPECT_EQ(journal_->count<optim::StepChange>(), 2u);
+  ExpectElements(w_, Full(3));
+}
+
+TEST_P(StepsUnderWayTest, WhatFollowsAStepIsChargedToTheWorker) {
+  Answer answer;
+  Step(*optimizer_, answer);
+  Await(answer);
+  EXPECT_EQ(journal_->scope, memory_->transit().get());
+}
+
+// The copy of the gradient then waits for the device.
+TEST_P(StepsUnderWayTest, AStepNeedsNoPinnedMemory) {
+  const auto all = Must(device().pinned_memory().Allocate(EmulatedDeviceOptions().pinned_bytes));
+  Answer answer;
+  Step(*optimizer_, answer);
+  Await(answer);
+  EXPECT_TRUE(answer.result.ok()) << answer.result.status();
+  ExpectElements(w_, Full(4));
+}
+
+TEST_P(StepsUnderWayTest, AParameterWithoutElementsIsStepped) {
+  const Tensor none = *Tensor::Full({0}, DType::kF32, 0);
+  const EntryPtr empty = NewParameter("empty", "emu:0", none);
+  Answer answer;
+  Step(*NewOptimizer("over_empty", empty), answer);
+  Await(answer);
+  EXPECT_EQ(Must(std::move(answer.result)).steps_accepted, 1u);
+  EXPECT_EQ(empty->parameter->version(), 2u);
+  ExpectElements(empty, none);
+}
+
+}  // namespace
+}  // namespace psd
