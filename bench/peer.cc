@@ -29,12 +29,15 @@ absl::StatusOr<std::unique_ptr<Peer>> Peer::Start(const std::string& script,
         "); it needs: apt-get install -y --no-install-recommends python3-torch python3-numpy"));
   }
   peer->description_ = std::string(description);
+  peer->process_->Pause();
   return peer;
 }
 
 absl::StatusOr<std::string> Peer::Ask(const std::string& request) {
+  process_->Resume();
   PSD_RETURN_IF_ERROR(process_->WriteLine(request));
   PSD_ASSIGN_OR_RETURN(const std::string answer, process_->ReadLine(kTimeout));
+  process_->Pause();
   absl::string_view result = answer;
   if (!absl::ConsumePrefix(&result, "ok")) {
     return absl::InternalError(absl::StrCat("peer, at '", request, "': ", answer));

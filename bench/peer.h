@@ -1,6 +1,8 @@
 #pragma once
 
-// The peer with which psd is compared: PyTorch RPC, driven block by block over a pipe.
+// The peer with which psd is compared: PyTorch RPC, driven block by block over a pipe. It stands
+// still while it has nothing to do, because over shared memory its threads look for messages
+// without end, and would take processor time from psd and from the floor.
 
 #include <memory>
 #include <string>

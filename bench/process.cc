@@ -43,6 +43,7 @@ absl::StatusOr<Pipe> NewPipe() {
 [[noreturn]] void Become(char* const* arguments, int in, int out, pid_t parent) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(127);  // the parent died before the prctl
+  setpgid(0, 0);
   dup2(in, STDIN_FILENO);
   dup2(out, STDOUT_FILENO);
   execv(arguments[0], arguments);
@@ -76,6 +77,7 @@ absl::StatusOr<std::unique_ptr<Process>> Process::Start(const std::vector<std::s
   const pid_t parent = getpid();
   const pid_t pid = fork();
   if (pid == 0) Become(arguments.data(), to_child->read_end, from_child->write_end, parent);
+  if (pid > 0) setpgid(pid, pid);  // as the child does; whoever is first
   close(to_child->read_end);
   close(from_child->write_end);
   std::unique_ptr<Process> process(
@@ -92,9 +94,18 @@ Process::~Process() {
   close(out_);
   if (pid_ <= 0) return;
   kill(pid_, SIGTERM);
+  Resume();
   if (WaitFor(pid_, kStopTimeout)) return;
   kill(pid_, SIGKILL);
   waitpid(pid_, nullptr, 0);
+}
+
+void Process::Pause() const {
+  kill(-pid_, SIGSTOP);
+}
+
+void Process::Resume() const {
+  kill(-pid_, SIGCONT);
 }
 
 absl::Status Process::WriteLine(absl::string_view line) {

@@ -1,7 +1,7 @@
 #pragma once
 
-// A child process with pipes to its standard input and output. It ends when this object is
-// destroyed, and when this process ends in any way.
+// A child process with pipes to its standard input and output, in a process group of its own. It
+// ends when this object is destroyed, and when this process ends in any way.
 
 #include <sys/types.h>
 
@@ -28,6 +28,10 @@ class Process {
   Process& operator=(const Process&) = delete;
 
   pid_t pid() const { return pid_; }
+
+  // Stops the child and the children in its process group, until Resume.
+  void Pause() const;
+  void Resume() const;
 
   // Errors: UNAVAILABLE if the child has closed its input or output; DEADLINE_EXCEEDED.
   absl::Status WriteLine(absl::string_view line);

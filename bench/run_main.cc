@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
 #include "bench/options.h"
@@ -16,19 +17,46 @@
 #include "bench/report.h"
 #include "bench/runner.h"
 #include "bench/workload.h"
+#include "core/base/status.h"
 
 namespace psd::bench {
 namespace {
 
-// Returns whether all cases succeeded.
-bool RunCases(const Options& options, Peer* peer) {
+// The peers, one for each transport. Each is started when it is first needed.
+class Peers {
+ public:
+  explicit Peers(const Options& options) : options_(options) {}
+
+  absl::StatusOr<Peer*> For(const Case& one) {
+    const bool shm = options_.environment.carrier == "shm" && !one.peer_needs_tcp;
+    std::unique_ptr<Peer>& peer = shm ? shm_ : tcp_;
+    if (peer == nullptr) {
+      PSD_ASSIGN_OR_RETURN(peer, Peer::Start(options_.peer_script, shm ? "shm" : "tcp"));
+      std::fprintf(stderr, "peer: %s\n", peer->description().c_str());
+    }
+    return peer.get();
+  }
+
+ private:
+  const Options& options_;
+  std::unique_ptr<Peer> shm_;
+  std::unique_ptr<Peer> tcp_;
+};
+
+// Returns whether all cases succeeded. Compares with no peer if `peers` is null.
+bool RunCases(const Options& options, Peers* peers) {
   bool ok = true;
   if (!options.json) std::printf("%s\n", TableHead().c_str());
   for (Case& one : AllCases()) {
     const bool wanted = std::count(options.only.begin(), options.only.end(), one.name) > 0;
-    if (!wanted && (!options.only.empty() || (peer != nullptr && !one.has_peer))) continue;
+    if (!wanted && (!options.only.empty() || (peers != nullptr && !one.has_peer))) continue;
     one.blocks = options.blocks.value_or(one.blocks);
-    const absl::StatusOr<Row> row = RunCase(one, options.environment, peer);
+    const absl::StatusOr<Peer*> peer = peers == nullptr ? nullptr : peers->For(one);
+    if (!peer.ok()) {
+      std::fprintf(stderr, "compare: %s\n", std::string(peer.status().message()).c_str());
+      return false;
+    }
+    const absl::StatusOr<Row> row = RunCase(one, options.environment, *peer);
     if (row.ok()) {
       std::printf("%s\n", (options.json ? RowAsJson(*row) : RowAsText(*row)).c_str());
       std::fflush(stdout);
@@ -65,18 +93,8 @@ int RunMain(int argc, char** argv, bool with_peer) {
     PrintHelp(with_peer);
     return 0;
   }
-  std::unique_ptr<Peer> peer;
-  if (with_peer) {
-    auto started =
-        Peer::Start(options->peer_script, options->environment.carrier == "shm" ? "shm" : "tcp");
-    if (!started.ok()) {
-      std::fprintf(stderr, "compare: %s\n", std::string(started.status().message()).c_str());
-      return 1;
-    }
-    peer = *std::move(started);
-    std::fprintf(stderr, "peer: %s\n", peer->description().c_str());
-  }
-  return RunCases(*options, peer.get()) ? 0 : 1;
+  Peers peers(*options);
+  return RunCases(*options, with_peer ? &peers : nullptr) ? 0 : 1;
 }
 
 }  // namespace psd::bench

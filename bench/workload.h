@@ -61,6 +61,8 @@ struct Case {
   Unit unit;
   bool latency = false;  // if true, the 99th percentile is shown too
   bool has_peer = true;  // whether the peer has the same case
+  // Whether the peer has no shared memory for this case. Then it uses TCP, whatever psd uses.
+  bool peer_needs_tcp = false;
   int blocks = 7;
   std::function<std::unique_ptr<Workload>()> make;
 };

@@ -90,6 +90,7 @@ Case MakeCase(const std::string& name, int ranks, const Unit& unit, const Task& 
   Case one;
   one.name = absl::StrCat(name, "_", ranks);
   one.unit = unit;
+  one.peer_needs_tcp = true;
   one.make = [ranks, task] { return std::make_unique<Ranks>(ranks, task); };
   return one;
 }

@@ -2,6 +2,9 @@
 
 #include <signal.h>
 
+#include <fstream>
+#include <string>
+
 #include "gtest/gtest.h"
 
 namespace psd::bench {
@@ -28,6 +31,29 @@ TEST(Process, EndsWithItsObject) {
     EXPECT_EQ(kill(pid, 0), 0);
   }
   EXPECT_NE(kill(pid, 0), 0);
+}
+
+// Waits until the process with that number stands still. A test that waits without end fails.
+void WaitUntilStopped(pid_t pid) {
+  for (char state = ' '; state != 'T';) {
+    std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+    std::string number, name;
+    file >> number >> name >> state;
+  }
+}
+
+TEST(Process, PausesWithItsChildrenAndEndsAllTheSame) {
+  const auto shell = Process::Start({"/bin/sh", "-c", "/bin/sleep 600 & echo $!; cat"});
+  ASSERT_TRUE(shell.ok()) << shell.status();
+  const std::string child = (*shell)->ReadLine(kLong).value();
+  (*shell)->Pause();
+  WaitUntilStopped((*shell)->pid());
+  WaitUntilStopped(std::stoi(child));
+  (*shell)->Resume();
+  ASSERT_TRUE((*shell)->WriteLine("again").ok());
+  EXPECT_EQ((*shell)->ReadLine(kLong).value(), "again");
+  kill(std::stoi(child), SIGKILL);
+  (*shell)->Pause();  // the destructor does not wait for its patience to end
 }
 
 TEST(Process, EndIsNoticed) {
