@@ -62,11 +62,11 @@ bool GrpcLink::AwaitRoom(const std::shared_ptr<GrpcStream>& stream, Inbound& inb
   return inbound.may_wait = inbound.unread != nullptr;
 }
 
-void GrpcLink::CountRead(StreamRole role, size_t bytes) {
+void GrpcLink::CountRead(StreamRole role, size_t bytes, const Inbound& inbound) {
   std::optional<uint64_t> told;
   {
     MutexLock lock(receive_mutex_);
-    told = read_[KindOf(role)].Add(bytes);
+    told = read_[KindOf(role)].Add(bytes, /*at_once=*/inbound.unread != nullptr);
   }
   if (!told.has_value()) return;
   Tell([&](FrameEncoder& encoder) { encoder.Read({role, *told}); });
@@ -164,7 +164,7 @@ absl::StatusOr<bool> GrpcLink::HandleMessage(const std::shared_ptr<GrpcStream>& 
   const absl::StatusOr<bool> taken = inbound.place.Seek(core_->waiting(), now, waits, needed, take);
   if (taken.ok() && !*taken) return false;
   if (!taken.ok()) inbound.received.refused.push_back(RefuseWhole(frame, taken.status()));
-  if (!small) CountRead(StreamRole::kWhole, bytes);
+  if (!small) CountRead(StreamRole::kWhole, bytes, inbound);
   return true;
 }
 
@@ -241,7 +241,7 @@ absl::StatusOr<bool> GrpcLink::HandlePiece(const PieceFrame& piece, Inbound& inb
     MutexLock lock(receive_mutex_);
     whole = assembler_.EndPiece(*slot);
   }
-  CountRead(StreamRole::kBulk, piece.payload.remaining());
+  CountRead(StreamRole::kBulk, piece.payload.remaining(), inbound);
   if (!whole.has_value()) return true;
   if (whole->refused.ok()) {
     inbound.received.messages.push_back(std::move(whole->message));

@@ -7,6 +7,7 @@
 // The receiver tells its bound when the link is opened, and then how much it has read, at least
 // once for every half of the bound. The sender stops at the bound. Pure; thread-compatible.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -25,15 +26,14 @@ class UnreadWindow {
   bool MaySend() const { return sent_ == read_ || sent_ - read_ < bound_; }
   void OnSent(size_t bytes) { sent_ += bytes; }
 
-  // To be called when the peer has read `total` bytes since the link was opened. Errors:
-  // INVALID_ARGUMENT if that is less than before, or more than was sent.
+  // To be called when the peer says that it has read `total` bytes since the link was opened. Its
+  // threads may say so in any order. Errors: INVALID_ARGUMENT if that is more than was sent.
   absl::Status OnRead(uint64_t total) {
-    if (total < read_ || total > sent_) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "the peer says that it has read ", total, " bytes, which is not between the ", read_,
-          " that it had read before and the ", sent_, " that it was sent"));
+    if (total > sent_) {
+      return absl::InvalidArgumentError(absl::StrCat("the peer says that it has read ", total,
+                                                     " bytes, and it was sent ", sent_));
     }
-    read_ = total;
+    read_ = std::max(read_, total);
     return absl::OkStatus();
   }
 
@@ -48,10 +48,10 @@ class ReadCount {
  public:
   explicit ReadCount(size_t bound) : bound_(bound) {}
 
-  // Counts bytes that were read. Returns the number to tell the sender, if it is time.
-  std::optional<uint64_t> Add(size_t bytes) {
+  // Counts bytes that were read. Returns the number to tell the sender, if it is time or `at_once`.
+  std::optional<uint64_t> Add(size_t bytes, bool at_once = false) {
     read_ += bytes;
-    if (read_ - told_ < bound_ / 2) return std::nullopt;
+    if (!at_once && read_ - told_ < bound_ / 2) return std::nullopt;
     return told_ = read_;
   }
 

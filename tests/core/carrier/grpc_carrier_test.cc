@@ -18,6 +18,8 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "core/base/buffer.h"
+#include "core/base/memory_budget.h"
 #include "core/carrier/frame.h"
 #include "core/carrier/grpc/grpc_factory.h"
 #include "core/carrier/grpc/grpc_server_hook.h"
@@ -324,6 +326,23 @@ TEST_F(ThreadsTest, AcknowledgementsAreHeardWhileTheHandlerWorks) {
   ASSERT_TRUE(far_->WaitForLink()->Send(Message()).ok());
   ASSERT_TRUE(near_->WaitForMessages(1));
   EXPECT_TRUE(arrived);
+}
+
+// With a small budget, the receiver says after each piece how much it has read. Its threads do so
+// at the same time.
+TEST_F(ThreadsTest, PiecesThatSeveralThreadsReadAllArrive) {
+  constexpr size_t kMessages = 20;
+  GrpcCarrierOptions options = PatientOptions();
+  options.memory = MemoryBudget::Create(size_t{64} << 20);
+  Connect(options);
+  far_->CountOnly();
+  for (size_t i = 0; i < kMessages; ++i) {
+    Message large;
+    large.buffers.push_back(Buffer::FromString(std::string(size_t{12} << 20, 'x')));
+    ASSERT_TRUE(near_->WaitForLink()->Send(std::move(large)).ok());
+  }
+  EXPECT_TRUE(far_->WaitForMessages(kMessages));
+  EXPECT_TRUE(near_->closed().empty() && far_->closed().empty());
 }
 
 // Opens a connection and sends nothing by itself.
