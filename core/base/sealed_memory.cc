@@ -32,7 +32,7 @@ constexpr unsigned kNoExecution = 0x0008;
 constexpr int kPopulateForWriting = 23;
 constexpr int kCollapse = 25;
 
-constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE;
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
 
 absl::Status NoMemory(absl::string_view purpose, size_t bytes, const char* step, int error) {
   return SystemRefusal(
@@ -114,7 +114,7 @@ absl::StatusOr<SealedMemory> MakeSealedMemory(const char* name, absl::string_vie
   if (const int error = AllocatePages(fd.get(), bytes); error != 0)
     return NoMemory(purpose, bytes, "fallocate", error);
   madvise(mapping.data(), bytes, kPopulateForWriting);  // without it, the first access is slower
-  if (fcntl(fd.get(), F_ADD_SEALS, kSeals | F_SEAL_SEAL) != 0) {
+  if (fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) {
     if (errno != EINVAL) return NoMemory(purpose, bytes, "F_ADD_SEALS", errno);
     return absl::UnimplementedError(
         "this system cannot seal shared memory against writers; Linux 5.1 or later can");
@@ -129,10 +129,12 @@ absl::StatusOr<MemoryMapping> MapSealedMemory(const UniqueFd& fd, size_t bytes,
     return absl::InvalidArgumentError(absl::StrCat(
         "the peer's descriptor is no sealed memory: F_GET_SEALS: ", std::strerror(errno)));
   }
-  if ((seals & kSeals) != kSeals) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the peer's segment has the seals ", seals, "; ", kSeals,
-                     " (against shrinking, growing and later writers) are needed"));
+  // Some systems refuse to map what is sealed against all writers (F_SEAL_WRITE).
+  if ((seals & kSeals) != kSeals || (seals & F_SEAL_WRITE) != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the peer's segment has the seals ", seals, "; ", kSeals,
+        " (against shrinking, growing, later writers and further seals) are needed, and not ",
+        F_SEAL_WRITE, " (against all writers)"));
   }
   PSD_RETURN_IF_ERROR(CheckMappable(fd.get()));
   struct stat status = {};

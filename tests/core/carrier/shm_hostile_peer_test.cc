@@ -89,7 +89,8 @@ TEST_F(ShmHostilePeerTest, ADescriptorThatIsNoSegmentIsDeclined) {
   const UniqueFd unsealed(memfd_create("x", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   ASSERT_EQ(ftruncate(unsealed.get(), RingSizes().SegmentBytes()), 0);
   ExpectDeclined(hello, unsealed.get(), "has the seals 0");
-  ASSERT_EQ(fcntl(unsealed.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | 0x10), 0);
+  ASSERT_EQ(fcntl(unsealed.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | 0x10 | F_SEAL_SEAL),
+            0);
   ExpectDeclined(hello, unsealed.get(), "only 0 are allocated");
   ShmRawPeer small(address_, RingSizes{4096, 4096, 1});
   ExpectDeclined(hello, small.own().fd(), "its rings take");

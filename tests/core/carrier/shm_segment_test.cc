@@ -19,7 +19,8 @@
 namespace psd::carrier {
 namespace {
 
-constexpr int kAllSeals = F_SEAL_SHRINK | F_SEAL_GROW | 0x10 /* F_SEAL_FUTURE_WRITE */;
+constexpr int kAllSeals =
+    F_SEAL_SHRINK | F_SEAL_GROW | 0x10 /* F_SEAL_FUTURE_WRITE */ | F_SEAL_SEAL;
 const RingSizes kSizes{4096, 8192, 2};
 
 std::shared_ptr<MemoryAccount> Account(size_t limit = 0) {
@@ -79,6 +80,8 @@ TEST(ShmSegmentTest, MissingSealsAreRefused) {
   ExpectRefused(Forged(bytes, 0, true), "has the seals 0");
   ExpectRefused(Forged(bytes, F_SEAL_SHRINK | F_SEAL_GROW, true), "has the seals 6");
   ExpectRefused(Forged(bytes, F_SEAL_GROW | 0x10, true), "has the seals 20");
+  ExpectRefused(Forged(bytes, kAllSeals & ~F_SEAL_SEAL, true), "has the seals 22");
+  ExpectRefused(Forged(bytes, kAllSeals | F_SEAL_WRITE, true), "has the seals 31");
 }
 
 TEST(ShmSegmentTest, ASegmentOfAnotherLengthIsRefused) {

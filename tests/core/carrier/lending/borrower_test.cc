@@ -138,7 +138,7 @@ TEST_F(BorrowerTest, DescriptorsThatAreNoSegmentsAreRefused) {
   UniqueFd forged(memfd_create("forged", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   ASSERT_EQ(ftruncate(forged.get(), kPage), 0);
   ExpectWrong(borrower_.OnSegment({5, kPage}, forged), "has the seals 0");
-  ASSERT_EQ(fcntl(forged.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | 0x10), 0);
+  ASSERT_EQ(fcntl(forged.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | 0x10 | F_SEAL_SEAL), 0);
   ExpectWrong(borrower_.OnSegment({5, kPage}, forged), "only 0 are allocated");
   EXPECT_EQ(of_peer_->things(), 0u);
   EXPECT_EQ(of_carrier_->bytes(), 0u);

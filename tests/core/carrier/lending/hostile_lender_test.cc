@@ -149,7 +149,8 @@ TEST_F(HostileLenderTest, DescriptorsThatAreNoSegmentsEndTheLink) {
   const UniqueFd unsealed(memfd_create("x", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   ASSERT_EQ(ftruncate(unsealed.get(), kLent), 0);
   ExpectEnds(passes(kLent, unsealed.get()), "has the seals 0");
-  ASSERT_EQ(fcntl(unsealed.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | 0x10), 0);
+  ASSERT_EQ(fcntl(unsealed.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | 0x10 | F_SEAL_SEAL),
+            0);
   ExpectEnds(passes(kLent, unsealed.get()), "only 0 are allocated");
 }
 
