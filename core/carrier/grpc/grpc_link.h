@@ -199,8 +199,8 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
   // Lets the next frame, which found no room, wait for it. Returns false if it may not wait.
   bool AwaitRoom(const std::shared_ptr<GrpcStream>& stream, Inbound& inbound)
       PSD_EXCLUDES(send_mutex_, receive_mutex_);
-  // Counts bytes of a large message that were read. If they had waited for room, the peer is told at
-  // once, so that it does not take a link with little room for one that is not read.
+  // Counts bytes of a large message that were read. If they had waited for room, the peer is told
+  // at once, so that it does not take a link with little room for one that is not read.
   void CountRead(StreamRole role, size_t bytes, const Inbound& inbound)
       PSD_EXCLUDES(receive_mutex_);
   // Returns false if the next frame finds no room yet.
