@@ -61,6 +61,16 @@ class OptimizerTest : public ::testing::Test {
   RRef w_ = Make("owner0", "w", 10), b_ = Make("owner1", "b", 10);
 };
 
+// Returns when `steps` steps wait on `lead`, where all steps of several owners wait for their
+// turns.
+inline void AwaitWaiting(TestOwner& lead, uint64_t steps) {
+  const auto waiting = [&lead] {
+    const auto status = lead.runtime().status().Collect({});
+    return status.optimizers_size() == 0 ? 0 : status.optimizers(0).waiting();
+  };
+  while (waiting() != steps) std::this_thread::yield();
+}
+
 // Two trainers, for the modes in which steps wait for those of others.
 class ModesTest : public OptimizerTest {
  protected:
@@ -73,15 +83,7 @@ class ModesTest : public OptimizerTest {
       return optimizer.StepDetailed(context, options);
     });
   }
-  // Returns when `steps` steps wait on the lead, where all steps of several owners wait for their
-  // turns.
-  void AwaitWaiting(uint64_t steps) {
-    const auto waiting = [&] {
-      const auto status = owner0_.runtime().status().Collect({});
-      return status.optimizers_size() == 0 ? 0 : status.optimizers(0).waiting();
-    };
-    while (waiting() != steps) std::this_thread::yield();
-  }
+  void AwaitWaiting(uint64_t steps) { psd::AwaitWaiting(owner0_, steps); }
 
   std::unique_ptr<Worker> other_ = StartOther("trainer1");
 };

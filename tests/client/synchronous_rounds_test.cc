@@ -275,8 +275,9 @@ TEST(LeadTest, AMeasureThatIsCutOffOnOneOwnerLeavesNobodyInAnotherRound) {
       *patient, "main", kSgd1,
       {Must(patient->Lookup("owner0", "w")), Must(patient->Lookup("owner1", "b"))}, settings));
   StepOptions short_clip = clip;
-  short_clip.timeout = absl::Seconds(1);
+  short_clip.timeout = absl::Seconds(3);
   auto b = step(*patient, *theirs, clip);
+  AwaitWaiting(lead, 1);  // later than the hasty step's end it would wait for another one
   const Context kept = Collect(*hasty, {{values[0], 1}, {values[1], 1}});  // for the second try
   const StepOutcome cut_off = mine->StepDetailed(kept, short_clip), alone = b.get();
   EXPECT_FALSE(cut_off.status().ok());
