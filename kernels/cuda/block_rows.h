@@ -9,7 +9,7 @@
 
 namespace psd::kernels::cuda {
 
-// What the threads of a block share: for each thread, a part of the results over its row.
+// Memory that the threads of a block share. It holds each thread's partial result over its row.
 struct RowShared {
   double most[kBlockThreads];
   double sum[kBlockThreads];

@@ -261,7 +261,8 @@ class GrpcLink : public Link, public StreamOwner, public std::enable_shared_from
   Mutex receive_mutex_;  // before: WaitingLine
   Assembler assembler_ PSD_GUARDED_BY(receive_mutex_);
   std::array<ReadCount, kKinds> read_ PSD_GUARDED_BY(receive_mutex_);
-  // What the core counts for each kind while some of its streams wait. Kept alive by these.
+  // The core's count of unread bytes for each kind of stream. The streams that wait share it, and
+  // it ends with the last of them.
   std::array<std::weak_ptr<GrpcCore::Unread>, kKinds> unread_ PSD_GUARDED_BY(receive_mutex_);
 };
 

@@ -55,7 +55,7 @@ struct StepChange {
   // remembers.
   StepResult result;
 
-  // What Apply leaves for Complete.
+  // The state of a step between Apply and Complete.
   struct UnderWay {
     // Behind the work on the device. If there is no event, the change is complete.
     DeviceEvent written;

@@ -404,7 +404,7 @@ absl::Status OwnerOptimizer::RunKernels(store::Changing changing, StepChange& ch
   if (there.ok()) {
     for (const DeviceEvent& each : *there) done.Update(each.event->Wait());
   } else {
-    // What has been added may still use the memory of the step.
+    // Work that was added to streams may still use the memory of the step.
     for (size_t index : plan.indices)
       if (Device* const device = table_[index].device(); device != nullptr)
         device->Synchronize().IgnoreError();

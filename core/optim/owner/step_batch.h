@@ -28,7 +28,7 @@ struct StepBatch {
     bool applies = true;  // false once a check has refused the step; `result` says why
   };
   absl::InlinedVector<Step, 1> steps;
-  // What is applied, and the gradients that it refers to. Empty until it is.
+  // The batch that is being applied, and the gradients that it points to. Empty before Apply.
   std::optional<StepPlan> merged;
   StepChange change;
 };

@@ -102,7 +102,7 @@ class CollectiveServiceTest : public ::testing::Test {
     EncodeCall(call, *message.mutable_call());
     return message;
   }
-  // What a rank sends with its notice of AllReduce(1), which brings `number`.
+  // Returns the data of a notice of AllReduce(1): one float, `number`.
   static std::string Data(float number) {
     return {reinterpret_cast<const char*>(&number), sizeof(number)};
   }
