@@ -43,7 +43,8 @@ void WaitUntilStopped(pid_t pid) {
 }
 
 TEST(Process, PausesWithItsChildrenAndEndsAllTheSame) {
-  const auto shell = Process::Start({"/bin/sh", "-c", "/bin/sleep 600 & echo $!; cat"});
+  const auto shell =
+      Process::Start({"/bin/sh", "-c", "/bin/sleep 600 & echo $!; read line; echo $line"});
   ASSERT_TRUE(shell.ok()) << shell.status();
   const std::string child = (*shell)->ReadLine(kLong).value();
   (*shell)->Pause();

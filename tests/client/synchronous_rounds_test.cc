@@ -242,7 +242,9 @@ TEST_F(ModesTest, ClippingAfterAMemberHasDiedWaitsForNobody) {
 // waits for it until it gives the round up.
 TEST(LeadTest, AMeasureThatIsCutOffOnOneOwnerLeavesNobodyInAnotherRound) {
   std::atomic<bool> cut{true};
-  std::string mark;  // the step's incarnation, as it is encoded in the request to measure
+  // The step's incarnation with the tags of its field and of the next one, which no other field of
+  // the request to measure has around it: the other trainer's request names this one as a member.
+  std::string mark;
   testing::PickyRules rules;
   rules.loses = [&](const carrier::Message& message) {
     return cut && message.header.find("optimizer.prepare") != std::string::npos &&
@@ -254,7 +256,8 @@ TEST(LeadTest, AMeasureThatIsCutOffOnOneOwnerLeavesNobodyInAnotherRound) {
   auto hasty = StartTrainer("trainer0", {lead.address(), follower.address()});
   auto patient = StartTrainer("trainer1", {lead.address(), follower.address()});
   const Incarnation incarnation = RuntimeOf(*hasty).incarnation();
-  mark = '\x31' + std::string(reinterpret_cast<const char*>(&incarnation), sizeof(incarnation));
+  mark = '\x31' + std::string(reinterpret_cast<const char*>(&incarnation), sizeof(incarnation)) +
+         '\x38';
   const auto parameters = [&](Worker& worker) {
     return std::vector<RRef>{MakeParameter(worker, "owner0", "w", Tensor::Of<float>({1}, {10})),
                              MakeParameter(worker, "owner1", "b", Tensor::Of<float>({1}, {10}))};
