@@ -50,7 +50,7 @@ ShmLink::ShmLink(std::shared_ptr<ShmCore> core, std::string address, UniqueFd so
       lender_(notes_, core_->bulk_memory().headers, address_,
               std::shared_ptr<Quota>(quotas_, &quotas_->lent)),
       borrower_(notes_, std::shared_ptr<Quota>(quotas_, &quotas_->mapped), core_->mappings(),
-                core_->small_memory()),
+                core_->unmapper(), core_->small_memory()),
       assembler_(core_->options().limits, core_->bulk_memory(), core_->small_memory().headers,
                  core_->waiting()),
       poller_spin_(core_->may_spin()),
