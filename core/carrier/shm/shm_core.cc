@@ -25,9 +25,10 @@ constexpr size_t kPeersThatFill = 4;
 
 // One thread, because the system removes the mappings of a process one after another. Half of the
 // queue has a place for each mapping; the other half is for other flows, of which there are none.
+// A link that ends may submit one task; if the queue is full, the thread of the link does the work.
 ThreadPoolOptions ForUnmapping() {
   ThreadPoolOptions options;
-  options.purpose = "unmapping what peers have lent";
+  options.purpose = "unmapping lent memory";
   options.threads = 1;
   options.max_queue = 2 * kMostMappings;
   return options;

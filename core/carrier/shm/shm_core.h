@@ -61,7 +61,8 @@ class ShmCore {
   std::shared_ptr<PeerQuotas> QuotasOf(int socket) PSD_EXCLUDES(mutex_);
   // For the segments of all peers that are mapped.
   const std::shared_ptr<Quota>& mappings() const { return mappings_; }
-  // Removes these mappings on a thread for which no link waits, and after Stop on the caller's.
+  // Removes these mappings, and drops messages that were lent over links that have ended, on a
+  // thread for which no link waits. After Stop it refuses, and the caller's thread does both.
   std::shared_ptr<Executor> unmapper() const { return unmapper_; }
   TimerQueue& timers() { return timers_; }
   bool may_spin() const { return may_spin_; }
@@ -86,7 +87,7 @@ class ShmCore {
   std::vector<std::shared_ptr<ShmLink>> BeginShutdown() PSD_EXCLUDES(mutex_);
   // Waits until the last link is forgotten.
   void AwaitQuiet() PSD_EXCLUDES(mutex_);
-  // Removes the mappings that nobody refers to any more, and joins the threads. Requires: quiet.
+  // Waits until the unmapper has done what it was given, and joins the threads. Requires: quiet.
   void Stop();
 
  private:
@@ -96,7 +97,7 @@ class ShmCore {
   const WaitingRules waiting_;
   const std::shared_ptr<RingQuota> ring_quota_;  // shared with the charges of the links
   const std::shared_ptr<Quota> mappings_;        // shared with the mappings
-  const std::shared_ptr<ThreadPool> unmapper_;   // shared with the mappings
+  const std::shared_ptr<ThreadPool> unmapper_;   // shared with the mappings and the links
   const bool may_spin_;
   TimerQueue timers_;
   std::vector<std::unique_ptr<ShmPoller>> pollers_;  // fixed by Start

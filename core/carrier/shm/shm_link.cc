@@ -48,7 +48,7 @@ ShmLink::ShmLink(std::shared_ptr<ShmCore> core, std::string address, UniqueFd so
       quotas_(core_->QuotasOf(socket_.get())),
       notes_(std::make_shared<NoteBox>(poller_.bell())),
       lender_(notes_, core_->bulk_memory().headers, address_,
-              std::shared_ptr<Quota>(quotas_, &quotas_->lent)),
+              std::shared_ptr<Quota>(quotas_, &quotas_->lent), core_->unmapper()),
       borrower_(notes_, std::shared_ptr<Quota>(quotas_, &quotas_->mapped), core_->mappings(),
                 core_->unmapper(), core_->small_memory()),
       assembler_(core_->options().limits, core_->bulk_memory(), core_->small_memory().headers,

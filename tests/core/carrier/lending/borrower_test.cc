@@ -12,37 +12,15 @@
 
 #include "absl/strings/match.h"
 #include "absl/types/span.h"
-#include "core/base/executor.h"
 #include "core/carrier/shm/lending/limits.h"
 #include "core/carrier/shm/poller.h"
 #include "tests/core/carrier/lending/segment_buffer.h"
+#include "tests/core/carrier/lending/slow_executor.h"
 
 namespace psd::carrier {
 namespace {
 
 constexpr size_t kPage = 4096;
-
-// Runs tasks at once, after Hold when it is told to, and after Refuse never.
-class SlowExecutor : public Executor {
- public:
-  absl::Status Submit(Task task) override {
-    if (refuses_) return absl::FailedPreconditionError("the executor has been shut down");
-    tasks_.push_back(std::move(task));
-    if (!holds_) RunAll();
-    return absl::OkStatus();
-  }
-  void Hold() { holds_ = true; }
-  void Refuse() { refuses_ = true; }
-  void RunAll() {
-    for (Task& task : tasks_) task();
-    tasks_.clear();
-  }
-
- private:
-  bool holds_ = false;
-  bool refuses_ = false;
-  std::vector<Task> tasks_;
-};
 
 class BorrowerTest : public testing::Test {
  protected:
