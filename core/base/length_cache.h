@@ -1,9 +1,11 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
 #include <map>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -12,12 +14,35 @@
 
 namespace psd {
 
-// Keeps freed memory for reuse, by length, up to a bound on its bytes. `Memory` is the type of one
+// A bound on the bytes that caches keep together. Shared by these caches. Thread-safe.
+class CacheRoom {
+ public:
+  explicit CacheRoom(size_t bytes) : left_(bytes) {}
+
+  // Returns false, and takes nothing, if less is left.
+  bool Take(size_t bytes) {
+    size_t left = left_.load(std::memory_order_relaxed);
+    while (bytes <= left) {
+      if (left_.compare_exchange_weak(left, left - bytes, std::memory_order_relaxed)) return true;
+    }
+    return false;
+  }
+  // Requires: as many bytes are taken.
+  void Give(size_t bytes) { left_.fetch_add(bytes, std::memory_order_relaxed); }
+
+ private:
+  std::atomic<size_t> left_;
+};
+
+// Keeps freed memory for reuse, by length, while there is room for it. `Memory` is the type of one
 // piece, whose destructor frees it. Thread-safe.
 template <typename Memory>
 class LengthCache {
  public:
-  explicit LengthCache(size_t bound_bytes) : bound_bytes_(bound_bytes) {}
+  explicit LengthCache(std::shared_ptr<CacheRoom> room) : room_(std::move(room)) {}
+  ~LengthCache() { room_->Give(bytes_); }
+  LengthCache(const LengthCache&) = delete;
+  LengthCache& operator=(const LengthCache&) = delete;
 
   // Returns a piece of exactly `length` bytes, if there is one: the one that was given last, whose
   // bytes may still be in the processor's caches.
@@ -28,14 +53,14 @@ class LengthCache {
     --found;
     std::optional<Memory> memory(std::move(found->second.memory));
     free_.erase(found);
-    bytes_ -= length;
+    GiveRoom(length);
     return memory;
   }
 
   // Keeps `memory`, or frees it if there is no room.
   void Give(size_t length, Memory memory) PSD_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
-    if (length > bound_bytes_ - bytes_) return;  // `memory` is freed after the lock
+    if (closed_ || !room_->Take(length)) return;  // `memory` is freed after the lock
     free_.emplace(length, Piece{std::move(memory), age_});
     bytes_ += length;
   }
@@ -49,7 +74,7 @@ class LengthCache {
         ++each;
         continue;
       }
-      bytes_ -= each->first;
+      GiveRoom(each->first);
       freed.push_back(std::move(each->second.memory));
       each = free_.erase(each);
     }
@@ -61,7 +86,7 @@ class LengthCache {
     std::multimap<size_t, Piece> freed;
     MutexLock lock(mutex_);
     freed.swap(free_);
-    bytes_ = 0;
+    GiveRoom(bytes_);
     return !freed.empty();
   }
 
@@ -71,7 +96,8 @@ class LengthCache {
     std::multimap<size_t, Piece> freed;
     MutexLock lock(mutex_);
     freed.swap(free_);
-    bytes_ = bound_bytes_ = 0;
+    GiveRoom(bytes_);
+    closed_ = true;
   }
 
  private:
@@ -80,8 +106,14 @@ class LengthCache {
     uint64_t given = 0;  // the age of the cache then
   };
 
-  Mutex mutex_;  // leaf
-  size_t bound_bytes_ PSD_GUARDED_BY(mutex_);
+  void GiveRoom(size_t bytes) PSD_REQUIRES(mutex_) {
+    bytes_ -= bytes;
+    room_->Give(bytes);
+  }
+
+  const std::shared_ptr<CacheRoom> room_;  // may be shared with other caches
+  Mutex mutex_;                            // leaf
+  bool closed_ PSD_GUARDED_BY(mutex_) = false;
   size_t bytes_ PSD_GUARDED_BY(mutex_) = 0;
   uint64_t age_ PSD_GUARDED_BY(mutex_) = 0;  // counts the calls of Age
   std::multimap<size_t, Piece> free_ PSD_GUARDED_BY(mutex_);

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/aligned_mapping.h"
+#include "core/base/heap_allocator.h"
 #include "core/base/length_cache.h"
 #include "core/base/shared_segment.h"
 
@@ -38,7 +39,7 @@ class SegmentBlock : public Block {
 class SharedAllocator : public Allocator {
  public:
   explicit SharedAllocator(const SharedAllocatorOptions& options)
-      : options_(options), cache_(std::make_shared<SegmentCache>(options.cache_bytes)) {}
+      : SharedAllocator(options, std::make_shared<CacheRoom>(options.cache_bytes)) {}
   ~SharedAllocator() override { cache_->Close(); }
 
   absl::StatusOr<std::shared_ptr<Block>> Allocate(size_t bytes) override {
@@ -60,6 +61,11 @@ class SharedAllocator : public Allocator {
   }
 
  private:
+  SharedAllocator(const SharedAllocatorOptions& options, const std::shared_ptr<CacheRoom>& room)
+      : options_(options),
+        heap_(NewHeapAllocator(HeapAllocatorOptions().map_threshold_bytes, room)),
+        cache_(std::make_shared<SegmentCache>(room)) {}
+
   absl::StatusOr<std::shared_ptr<SharedSegment>> SegmentOf(size_t bytes) {
     if (auto kept = cache_->Take(MappingLength(bytes)); kept.has_value()) return *std::move(kept);
     absl::StatusOr<std::shared_ptr<SharedSegment>> segment = SharedSegment::Create(bytes);
@@ -76,15 +82,9 @@ class SharedAllocator : public Allocator {
                                       why.message()));
   }
 
-  static std::shared_ptr<Allocator> NewHeap(size_t cache_bytes) {
-    HeapAllocatorOptions heap;
-    heap.cache_bytes = cache_bytes;
-    return NewHeapAllocator(heap);
-  }
-
   const SharedAllocatorOptions options_;
   const pid_t process_ = getpid();
-  const std::shared_ptr<Allocator> heap_ = NewHeap(options_.cache_bytes);
+  const std::shared_ptr<Allocator> heap_;
   const std::shared_ptr<SegmentCache> cache_;  // shared with the live blocks
   std::atomic<bool> said_{false};
 };

@@ -12,10 +12,10 @@ struct SharedAllocatorOptions {
   // Blocks of at least this size get a segment of their own. A lower bound makes more messages
   // travel without a copy, and costs a descriptor and a mapping for each block.
   size_t segment_threshold_bytes = size_t{256} << 10;
-  // Upper bound on the bytes of freed segments that are kept for reuse. A process that has mapped a
-  // segment keeps its mapping, so reuse also saves the work of sending and mapping a new one. With
-  // 0 every freed segment goes back to the system at once; otherwise when it is not used
-  // (Allocator::ReleaseUnused).
+  // Upper bound on the bytes of freed memory that are kept for reuse, segments and ordinary memory
+  // together. A process that has mapped a segment keeps its mapping, so reuse also saves the work
+  // of sending and mapping a new one. With 0 all freed memory goes back to the system at once;
+  // otherwise when it is not used (Allocator::ReleaseUnused).
   size_t cache_bytes = 0;
   // Hears once, as a warning ("segments_refused"), if the system refuses a segment. May be null.
   // Shared with its creator; the blocks do not keep it alive.

@@ -180,7 +180,7 @@ void TcpRoute::Accept() {
     fds_.push_back(near);
     fds_.push_back(far);
     if (cut_ || connected != 0) {
-      shutdown(near, SHUT_RDWR);
+      for (int fd : {near, far}) shutdown(fd, SHUT_RDWR);
       if (cut_) return;
       continue;
     }

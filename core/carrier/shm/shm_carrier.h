@@ -34,7 +34,7 @@ class ShmCarrier : public Carrier {
 
   const std::shared_ptr<ShmCore> core_;  // shared with the links
   // Held during all of Listen and Shutdown.
-  // before: ShmCore, ShmLink, ShmPoller, TimerQueue
+  // before: ShmCore, ShmLink, ShmPoller, ThreadPool, TimerQueue
   Mutex mutex_;
   std::shared_ptr<Listener> listener_ PSD_GUARDED_BY(mutex_);  // shared with its poller
   bool stopped_ PSD_GUARDED_BY(mutex_) = false;

@@ -23,6 +23,17 @@ constexpr uid_t kUnknownUser = 65534;
 constexpr size_t kMostMappings = 16384;
 constexpr size_t kPeersThatFill = 4;
 
+// One thread, because the system removes the mappings of a process one after another. Half of the
+// queue has a place for each mapping; the other half is for other flows, of which there are none.
+// A link that ends may submit one task; if the queue is full, the thread of the link does the work.
+ThreadPoolOptions ForUnmapping() {
+  ThreadPoolOptions options;
+  options.purpose = "unmapping lent memory";
+  options.threads = 1;
+  options.max_queue = 2 * kMostMappings;
+  return options;
+}
+
 size_t MaxLentBytes(const ShmCarrierOptions& options) {
   constexpr size_t kDefault = size_t{4} << 30;
   if (options.max_lent_bytes != 0) return options.max_lent_bytes;
@@ -40,10 +51,12 @@ ShmCore::ShmCore(const ShmCarrierOptions& options)
                options.room_patience},
       ring_quota_(std::make_shared<RingQuota>(*options.memory, options.rings.SegmentBytes())),
       mappings_(std::make_shared<Quota>(kMostMappings, kPeersThatFill * options.max_mapped_bytes)),
+      unmapper_(std::make_shared<ThreadPool>(ForUnmapping())),
       may_spin_(options.spin && UsableProcessors() > 1) {}
 
 absl::Status ShmCore::Start() {
   PSD_RETURN_IF_ERROR(timers_.started());
+  PSD_RETURN_IF_ERROR(unmapper_->started());
   for (int i = 1; i <= options_.poll_threads; ++i) {
     PSD_ASSIGN_OR_RETURN(auto poller,
                          ShmPoller::Create(absl::StrCat("thread ", i, " of ", options_.poll_threads,
@@ -111,6 +124,7 @@ void ShmCore::AwaitQuiet() {
 void ShmCore::Stop() {
   timers_.Stop();
   for (const std::unique_ptr<ShmPoller>& poller : pollers_) poller->Stop();
+  unmapper_->Shutdown();
 }
 
 }  // namespace psd::carrier

@@ -15,8 +15,10 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "core/base/executor.h"
 #include "core/base/memory_budget.h"
 #include "core/base/mutex.h"
+#include "core/base/thread_pool.h"
 #include "core/base/timer.h"
 #include "core/carrier/assembler.h"
 #include "core/carrier/carrier.h"
@@ -59,6 +61,9 @@ class ShmCore {
   std::shared_ptr<PeerQuotas> QuotasOf(int socket) PSD_EXCLUDES(mutex_);
   // For the segments of all peers that are mapped.
   const std::shared_ptr<Quota>& mappings() const { return mappings_; }
+  // Removes these mappings, and drops messages that were lent over links that have ended, on a
+  // thread for which no link waits. After Stop it refuses, and the caller's thread does both.
+  std::shared_ptr<Executor> unmapper() const { return unmapper_; }
   TimerQueue& timers() { return timers_; }
   bool may_spin() const { return may_spin_; }
   // The poller for the next link.
@@ -82,7 +87,7 @@ class ShmCore {
   std::vector<std::shared_ptr<ShmLink>> BeginShutdown() PSD_EXCLUDES(mutex_);
   // Waits until the last link is forgotten.
   void AwaitQuiet() PSD_EXCLUDES(mutex_);
-  // Joins the threads. Requires: quiet.
+  // Waits until the unmapper has done what it was given, and joins the threads. Requires: quiet.
   void Stop();
 
  private:
@@ -92,6 +97,7 @@ class ShmCore {
   const WaitingRules waiting_;
   const std::shared_ptr<RingQuota> ring_quota_;  // shared with the charges of the links
   const std::shared_ptr<Quota> mappings_;        // shared with the mappings
+  const std::shared_ptr<ThreadPool> unmapper_;   // shared with the mappings and the links
   const bool may_spin_;
   TimerQueue timers_;
   std::vector<std::unique_ptr<ShmPoller>> pollers_;  // fixed by Start

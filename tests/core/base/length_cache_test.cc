@@ -8,7 +8,7 @@ namespace psd {
 namespace {
 
 TEST(LengthCacheTest, GivesWhatHasExactlyTheLength) {
-  LengthCache<int> cache(100);
+  LengthCache<int> cache(std::make_shared<CacheRoom>(100));
   cache.Give(10, 1);
   cache.Give(20, 2);
   EXPECT_EQ(cache.Take(15), std::nullopt);
@@ -18,7 +18,7 @@ TEST(LengthCacheTest, GivesWhatHasExactlyTheLength) {
 }
 
 TEST(LengthCacheTest, WhatFindsNoRoomIsFreed) {
-  LengthCache<std::shared_ptr<int>> cache(25);
+  LengthCache<std::shared_ptr<int>> cache(std::make_shared<CacheRoom>(25));
   const std::weak_ptr<int> kept = [&] {
     auto piece = std::make_shared<int>(1);
     cache.Give(20, piece);
@@ -36,8 +36,38 @@ TEST(LengthCacheTest, WhatFindsNoRoomIsFreed) {
   EXPECT_TRUE(cache.Take(25).has_value());
 }
 
+TEST(LengthCacheTest, CachesThatShareTheirRoomKeepNoMoreTogether) {
+  const auto room = std::make_shared<CacheRoom>(100);
+  LengthCache<int> one(room);
+  {
+    LengthCache<int> other(room);
+    one.Give(60, 1);
+    other.Give(41, 2);
+    EXPECT_EQ(other.Take(41), std::nullopt);
+    other.Give(40, 3);
+    EXPECT_EQ(one.Take(60), 1);
+    one.Give(61, 4);
+    EXPECT_EQ(one.Take(61), std::nullopt);
+    other.Close();
+    one.Give(61, 5);
+    other.Give(10, 6);
+    EXPECT_EQ(one.Take(61), 5);
+  }
+  one.Give(100, 7);
+  EXPECT_TRUE(one.Clear());
+  one.Give(90, 8);
+  one.Age();
+  one.Age();
+  {
+    LengthCache<int> other(room);
+    other.Give(100, 9);
+  }
+  one.Give(100, 10);
+  EXPECT_EQ(one.Take(100), 10) << "what a cache kept that is gone counts no more";
+}
+
 TEST(LengthCacheTest, ClearFreesAll) {
-  LengthCache<int> cache(100);
+  LengthCache<int> cache(std::make_shared<CacheRoom>(100));
   EXPECT_FALSE(cache.Clear());
   cache.Give(60, 1);
   EXPECT_TRUE(cache.Clear());
@@ -47,7 +77,7 @@ TEST(LengthCacheTest, ClearFreesAll) {
 }
 
 TEST(LengthCacheTest, AClosedCacheKeepsNothing) {
-  LengthCache<std::shared_ptr<int>> cache(100);
+  LengthCache<std::shared_ptr<int>> cache(std::make_shared<CacheRoom>(100));
   auto piece = std::make_shared<int>(1);
   const std::weak_ptr<int> before = piece;
   cache.Give(10, std::move(piece));
@@ -60,7 +90,7 @@ TEST(LengthCacheTest, AClosedCacheKeepsNothing) {
 }
 
 TEST(LengthCacheTest, TakesWhatWasGivenLast) {
-  LengthCache<int> cache(100);
+  LengthCache<int> cache(std::make_shared<CacheRoom>(100));
   cache.Give(10, 1);
   cache.Give(10, 2);
   cache.Give(20, 3);
@@ -70,7 +100,7 @@ TEST(LengthCacheTest, TakesWhatWasGivenLast) {
 }
 
 TEST(LengthCacheTest, AgeFreesWhatNobodyHasTakenSinceTheCallBefore) {
-  LengthCache<int> cache(30);
+  LengthCache<int> cache(std::make_shared<CacheRoom>(30));
   cache.Give(10, 1);
   cache.Age();
   cache.Give(20, 2);

@@ -1,6 +1,7 @@
 #include "core/base/shared_allocator.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -163,6 +164,42 @@ void RunOut() {
 TEST(SharedAllocatorDeathTest, AtALimitBlocksComeFromTheHeapAndTheLimitIsNamedOnce) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(RunOut(), testing::ExitedWithCode(0), "ordinary memory.*4 segments.*RLIMIT_NOFILE");
+}
+
+bool IsMapped(std::byte* page) {
+  unsigned char resident = 0;
+  return mincore(page, 1, &resident) == 0;
+}
+
+// In a process that may have four segments and keeps one block: a block that found no segment is
+// kept if no segment is.
+void FreeBoth() {
+  const rlimit both = {16, 16};
+  if (setrlimit(RLIMIT_NOFILE, &both) != 0) _exit(1);
+  const auto allocator = Allocating(kLarge);
+  std::vector<std::shared_ptr<Block>> blocks;
+  for (int i = 0; i < 6; ++i) blocks.push_back(*allocator->Allocate(kLarge));
+  std::byte* const heap = blocks[4]->data();
+  blocks[4].reset();
+  if (!IsMapped(heap)) _exit(2);
+  const std::weak_ptr<SharedSegment> freed = blocks[0]->place().segment()->weak_from_this();
+  blocks[0].reset();
+  if (!freed.expired()) _exit(3);
+  blocks[4] = *allocator->Allocate(kLarge);
+  if (SegmentOf(*blocks[4]) == 0) _exit(4);  // there was a descriptor for it again
+  const std::weak_ptr<SharedSegment> kept = blocks[1]->place().segment()->weak_from_this();
+  allocator->ReleaseUnused();
+  allocator->ReleaseUnused();
+  blocks[1].reset();
+  if (kept.expired()) _exit(5);
+  std::byte* const other = blocks[5]->data();
+  blocks[5].reset();
+  _exit(IsMapped(other) ? 6 : 0);
+}
+
+TEST(SharedAllocatorDeathTest, KeptSegmentsAndKeptBlocksOfTheHeapHaveOneBound) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(FreeBoth(), testing::ExitedWithCode(0), "");
 }
 
 }  // namespace

@@ -61,6 +61,21 @@ TEST(SharedSegmentTest, AMappingOutlivesItsMaker) {
   EXPECT_EQ(mapping.data()[100], std::byte{42});
 }
 
+// A large mapping is removed in pieces.
+TEST(MemoryMappingTest, NothingIsLeftOfARemovedMapping) {
+  constexpr size_t kBytes = 40 * kMiB + kPageBytes;
+  const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+  auto* const data = static_cast<std::byte*>(mmap(nullptr, kBytes, PROT_READ, flags, -1, 0));
+  ASSERT_NE(data, MAP_FAILED);
+  { const MemoryMapping mapping(data, kBytes); }
+  size_t left = 0;
+  for (size_t at = 0; at < kBytes; at += kPageBytes) {
+    unsigned char resident = 0;
+    if (mincore(data + at, kPageBytes, &resident) == 0) ++left;
+  }
+  EXPECT_EQ(left, 0u);
+}
+
 TEST(SharedSegmentTest, NobodyElseMapsItForWriting) {
   const auto segment = *SharedSegment::Create(4096);
   EXPECT_EQ(mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, segment->fd(), 0), MAP_FAILED);

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "absl/time/time.h"
+#include "core/base/executor.h"
 #include "core/base/memory_budget.h"
 #include "core/base/shared_segment.h"
 #include "core/base/status.h"
@@ -39,7 +40,8 @@ class Receiver {
       : limits_(limits),
         memory_{account, account},
         assembler_(limits, memory_, account, {std::make_shared<WaitingLine>(), absl::Seconds(1)}),
-        borrower_(std::make_shared<NoteBox>(Poller().bell()), NewQuota(), NewQuota(), memory_) {
+        borrower_(std::make_shared<NoteBox>(Poller().bell()), NewQuota(), NewQuota(),
+                  std::make_shared<InlineExecutor>(), memory_) {
     const UniqueFd fd(dup(Segment().fd()));
     PSD_CHECK(borrower_.OnSegment({1, kSegmentBytes}, fd).ok(), "the segment can be mapped");
   }

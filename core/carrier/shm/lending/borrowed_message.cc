@@ -53,6 +53,18 @@ PeerMapping::~PeerMapping() {
   of_carrier_->Give(bytes);
 }
 
+std::shared_ptr<const PeerMapping> ShareMapping(MemoryMapping memory,
+                                                std::shared_ptr<Quota> of_peer,
+                                                std::shared_ptr<Quota> of_carrier,
+                                                std::shared_ptr<Executor> unmapper) {
+  auto mapping = std::make_unique<const PeerMapping>(std::move(memory), std::move(of_peer),
+                                                     std::move(of_carrier));
+  return {mapping.release(), [unmapper = std::move(unmapper)](const PeerMapping* last) {
+            auto owned = std::unique_ptr<const PeerMapping>(last);
+            unmapper->Submit([owned = std::move(owned)]() mutable { owned.reset(); }).IgnoreError();
+          }};
+}
+
 size_t BorrowingBytes(size_t buffers) {
   return buffers * (sizeof(LentBuffer) + sizeof(Mappings::value_type) + sizeof(ForeignBlock));
 }

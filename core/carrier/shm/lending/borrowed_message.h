@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/base/buffer.h"
+#include "core/base/executor.h"
 #include "core/base/memory_budget.h"
 #include "core/base/sealed_memory.h"
 #include "core/carrier/carrier.h"
@@ -36,6 +37,14 @@ class PeerMapping {
   const std::shared_ptr<Quota> of_peer_;
   const std::shared_ptr<Quota> of_carrier_;
 };
+
+// Returns a mapping that `unmapper` removes after its last reference has gone. The thread of the
+// last reference may be one that others wait for, and the system needs up to 0.2 s for each GiB.
+// If `unmapper` refuses, that thread removes the mapping. Requires: as for PeerMapping.
+std::shared_ptr<const PeerMapping> ShareMapping(MemoryMapping memory,
+                                                std::shared_ptr<Quota> of_peer,
+                                                std::shared_ptr<Quota> of_carrier,
+                                                std::shared_ptr<Executor> unmapper);
 
 // Where a lent buffer lies. Null: in the frame.
 using Mappings = std::vector<std::shared_ptr<const PeerMapping>>;

@@ -34,10 +34,12 @@ MessageFrame PartInFrame(const LentFrame& frame) {
 }  // namespace
 
 Borrower::Borrower(std::shared_ptr<NoteBox> notes, std::shared_ptr<Quota> of_peer,
-                   std::shared_ptr<Quota> of_carrier, ReceiveMemory memory)
+                   std::shared_ptr<Quota> of_carrier, std::shared_ptr<Executor> unmapper,
+                   ReceiveMemory memory)
     : notes_(std::move(notes)),
       of_peer_(std::move(of_peer)),
       of_carrier_(std::move(of_carrier)),
+      unmapper_(std::move(unmapper)),
       memory_(std::move(memory)) {}
 
 absl::StatusOr<std::shared_ptr<const PeerMapping>> Borrower::Map(const PassedSegment& passed,
@@ -51,7 +53,7 @@ absl::StatusOr<std::shared_ptr<const PeerMapping>> Borrower::Map(const PassedSeg
   }
   absl::StatusOr<MemoryMapping> memory = MapSealedMemory(fd, passed.bytes, "its blocks");
   if (memory.ok()) {
-    return std::make_shared<const PeerMapping>(*std::move(memory), of_peer_, of_carrier_);
+    return ShareMapping(*std::move(memory), of_peer_, of_carrier_, unmapper_);
   }
   of_peer_->Give(passed.bytes);
   of_carrier_->Give(passed.bytes);
@@ -167,7 +169,7 @@ absl::StatusOr<std::vector<Borrower::Outcome>> Borrower::TakeReady() {
 }
 
 absl::StatusOr<bool> Borrower::OnGone(uint64_t id) {
-  Segment segment;  // unmapped after the lock
+  Segment segment;  // dropped after the lock
   MutexLock lock(mutex_);
   const auto found = segments_.find(id);
   if (found != segments_.end()) {
@@ -195,7 +197,7 @@ absl::Status Borrower::LookForStall() {
 
 void Borrower::End() {
   parked_.clear();
-  absl::flat_hash_map<uint64_t, Segment> segments;  // unmapped after the lock
+  absl::flat_hash_map<uint64_t, Segment> segments;  // dropped after the lock
   MutexLock lock(mutex_);
   ended_ = true;
   segments.swap(segments_);

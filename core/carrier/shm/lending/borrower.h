@@ -12,6 +12,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "core/base/executor.h"
 #include "core/base/memory_budget.h"
 #include "core/base/mutex.h"
 #include "core/base/unique_fd.h"
@@ -34,10 +35,11 @@ namespace psd::carrier {
 class Borrower {
  public:
   // `notes` gets the leases that are returned. Mappings count in the quota of the peer and in that
-  // of all peers. `memory` is for those parts of messages that come in frames, and is charged for
-  // the tables of lent buffers.
+  // of all peers until `unmapper` has removed them (ShareMapping). `memory` is for those parts of
+  // messages that come in frames, and is charged for the tables of lent buffers.
   Borrower(std::shared_ptr<NoteBox> notes, std::shared_ptr<Quota> of_peer,
-           std::shared_ptr<Quota> of_carrier, ReceiveMemory memory);
+           std::shared_ptr<Quota> of_carrier, std::shared_ptr<Executor> unmapper,
+           ReceiveMemory memory);
 
   // Maps a segment that the other end has passed. `fd` is not valid if this process had no
   // descriptor left for it. A segment that cannot be mapped for lack of anything is remembered as
@@ -67,7 +69,7 @@ class Borrower {
   // whole time since the previous call.
   absl::Status LookForStall();
 
-  // Drops parked messages and unmaps segments that no message lies in.
+  // Drops parked messages, and the segments that no message lies in.
   void End() PSD_EXCLUDES(mutex_);
 
  private:
@@ -92,9 +94,10 @@ class Borrower {
   // come yet.
   absl::StatusOr<std::optional<Outcome>> Settle(Parked& parked) PSD_EXCLUDES(mutex_);
 
-  const std::shared_ptr<NoteBox> notes_;     // shared with the link and with messages
-  const std::shared_ptr<Quota> of_peer_;     // shared with mappings
-  const std::shared_ptr<Quota> of_carrier_;  // shared with mappings and other links
+  const std::shared_ptr<NoteBox> notes_;      // shared with the link and with messages
+  const std::shared_ptr<Quota> of_peer_;      // shared with mappings
+  const std::shared_ptr<Quota> of_carrier_;   // shared with mappings and other links
+  const std::shared_ptr<Executor> unmapper_;  // as of_carrier_
   const ReceiveMemory memory_;
   std::atomic<bool> news_{false};
   std::atomic<size_t> leases_{0};  // those that are out, and those of parked messages

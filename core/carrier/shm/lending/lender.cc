@@ -49,10 +49,12 @@ std::optional<Lender::Plan> Lender::MakePlan(const Message& message) {
 }
 
 Lender::Lender(std::shared_ptr<NoteBox> notes, std::shared_ptr<MemoryAccount> account,
-               std::string address, std::shared_ptr<Quota> quota)
+               std::string address, std::shared_ptr<Quota> quota,
+               std::shared_ptr<Executor> unmapper)
     : notes_(std::move(notes)),
       account_(std::move(account)),
       address_(std::move(address)),
+      unmapper_(std::move(unmapper)),
       book_(std::move(quota)) {}
 
 std::optional<Lender::Lent> Lender::Lend(Message& message, Pass pass) {
@@ -162,7 +164,7 @@ std::vector<uint64_t> Lender::OnGone(const std::vector<uint64_t>& segments) {
 }
 
 void Lender::End() {
-  std::vector<Loan> loans;  // destroyed after the lock
+  std::vector<Loan> loans;
   {
     MutexLock lock(mutex_);
     ended_ = true;
@@ -174,6 +176,8 @@ void Lender::End() {
       if (SharedSegment* const segment = buffer.place().segment()) segment->Retire();
     }
   }
+  if (loans.empty()) return;
+  unmapper_->Submit([loans = std::move(loans)]() mutable { loans.clear(); }).IgnoreError();
 }
 
 }  // namespace psd::carrier

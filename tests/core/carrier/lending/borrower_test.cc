@@ -15,6 +15,7 @@
 #include "core/carrier/shm/lending/limits.h"
 #include "core/carrier/shm/poller.h"
 #include "tests/core/carrier/lending/segment_buffer.h"
+#include "tests/core/carrier/lending/slow_executor.h"
 
 namespace psd::carrier {
 namespace {
@@ -60,6 +61,11 @@ class BorrowerTest : public testing::Test {
     EXPECT_EQ(result.status().code(), absl::StatusCode::kInvalidArgument);
     EXPECT_TRUE(absl::StrContains(result.status().message(), why)) << result.status();
   }
+  // `page` is the first byte of a page.
+  static bool IsMapped(const void* page) {
+    unsigned char resident = 0;
+    return mincore(const_cast<void*>(page), kPage, &resident) == 0;
+  }
   std::vector<uint64_t> TakeReturned() { return notes_->TakeAll().returned; }
 
   const std::unique_ptr<ShmPoller> poller_ = *ShmPoller::Create("a test");
@@ -68,7 +74,8 @@ class BorrowerTest : public testing::Test {
   const std::shared_ptr<Quota> of_carrier_ = std::make_shared<Quota>(9, 9 * kPage);
   const std::shared_ptr<MemoryAccount> account_ =
       MemoryAccount::Create(1 << 20, NewHeapAllocator());
-  Borrower borrower_{notes_, of_peer_, of_carrier_, ReceiveMemory{account_, account_}};
+  const std::shared_ptr<SlowExecutor> unmapper_ = std::make_shared<SlowExecutor>();
+  Borrower borrower_{notes_, of_peer_, of_carrier_, unmapper_, ReceiveMemory{account_, account_}};
 };
 
 TEST_F(BorrowerTest, AMessageLiesInTheMappingUntilItsLastSliceGoes) {
@@ -195,6 +202,40 @@ TEST_F(BorrowerTest, ASegmentMayBeGoneBeforeItsDescriptorComes) {
   ExpectWrong(borrower_.OnGone(segment->id()), "is gone twice");
   ExpectParked(1, {{segment->id(), 0, 64}});
   EXPECT_TRUE(*Pass(*segment));
+  EXPECT_EQ(of_peer_->things(), 0u);
+}
+
+TEST_F(BorrowerTest, MappingsAreRemovedByTheExecutorAndCountUntilThen) {
+  unmapper_->Hold();
+  const auto read = NewSegment(kPage);
+  const auto unread = NewSegment(kPage);
+  ASSERT_TRUE(Pass(*read).ok());
+  ASSERT_TRUE(Pass(*unread).ok());
+  Message message = Get(1, {{read->id(), 0, 64}});
+  const void* const data = message.buffers[0].data();
+  ASSERT_TRUE(*borrower_.OnGone(read->id()));
+  message = Message();
+  EXPECT_EQ(TakeReturned(), std::vector<uint64_t>{1}) << "the sender does not wait for that";
+  borrower_.End();
+  EXPECT_TRUE(IsMapped(data));
+  EXPECT_EQ(of_peer_->things(), 2u);
+  EXPECT_EQ(of_carrier_->bytes(), 2 * kPage);
+  unmapper_->RunAll();
+  EXPECT_FALSE(IsMapped(data));
+  EXPECT_EQ(of_peer_->things(), 0u);
+  EXPECT_EQ(of_carrier_->bytes(), 0u);
+}
+
+TEST_F(BorrowerTest, AMappingIsRemovedAtOnceIfTheExecutorHasEnded) {
+  const auto segment = NewSegment(kPage);
+  ASSERT_TRUE(Pass(*segment).ok());
+  Message message = Get(1, {{segment->id(), 0, 64}});
+  const void* const data = message.buffers[0].data();
+  borrower_.End();
+  unmapper_->Refuse();
+  EXPECT_TRUE(IsMapped(data));
+  message = Message();
+  EXPECT_FALSE(IsMapped(data));
   EXPECT_EQ(of_peer_->things(), 0u);
 }
 

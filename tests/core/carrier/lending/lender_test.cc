@@ -11,6 +11,7 @@
 #include "core/carrier/shm/lending/limits.h"
 #include "core/carrier/shm/poller.h"
 #include "tests/core/carrier/lending/segment_buffer.h"
+#include "tests/core/carrier/lending/slow_executor.h"
 
 namespace psd::carrier {
 namespace {
@@ -50,7 +51,9 @@ class LenderTest : public testing::Test {
   const std::shared_ptr<NoteBox> notes_ = std::make_shared<NoteBox>(poller_->bell());
   const std::shared_ptr<MemoryAccount> account_ =
       MemoryAccount::Create(1 << 20, NewHeapAllocator());
-  Lender lender_{notes_, account_, "a test", std::make_shared<Quota>(SIZE_MAX, 10 * kLent)};
+  const std::shared_ptr<SlowExecutor> unmapper_ = std::make_shared<SlowExecutor>();
+  Lender lender_{notes_, account_, "a test", std::make_shared<Quota>(SIZE_MAX, 10 * kLent),
+                 unmapper_};
   bool may_pass_ = true;
   std::vector<uint64_t> passed_;
 };
@@ -76,7 +79,7 @@ TEST_F(LenderTest, ASegmentIsPassedOnceAndTheMessageIsKeptUntilItIsReturned) {
 
 TEST_F(LenderTest, BuffersOnTheHeapAreGatheredSoThatLargeOnesAreLent) {
   const auto memory = MemoryAccount::Create(0, NewSharedAllocator({}));
-  Lender lender(notes_, memory, "a test", std::make_shared<Quota>(SIZE_MAX, 10 * kLent));
+  Lender lender(notes_, memory, "a test", std::make_shared<Quota>(SIZE_MAX, 10 * kLent), unmapper_);
   const auto segment = NewSegment(4 * kLent);
   const std::string loose(100'001, 'l'), small = "small";
   const Buffer large = SliceOf(segment, 0, kLent);
@@ -97,7 +100,7 @@ TEST_F(LenderTest, BuffersOnTheHeapAreGatheredSoThatLargeOnesAreLent) {
 
 TEST_F(LenderTest, MoreIsNotGatheredThanIsLent) {
   const auto memory = MemoryAccount::Create(0, NewSharedAllocator({}));
-  Lender lender(notes_, memory, "a test", std::make_shared<Quota>(SIZE_MAX, 10 * kLent));
+  Lender lender(notes_, memory, "a test", std::make_shared<Quota>(SIZE_MAX, 10 * kLent), unmapper_);
   const Buffer large = SharedBuffer(kLent, 'x');
   Message message = Of({large, Buffer::FromString(std::string(kLent + 1, 'l'))});
   const std::byte* const loose = message.buffers[1].data();
@@ -221,6 +224,30 @@ TEST_F(LenderTest, AnEndRetiresWhatIsOutAndNothingElse) {
   EXPECT_EQ(lender_.bytes_now(), 0u);
   ExpectNotLent(Of({buffer}));
   EXPECT_TRUE(lender_.OnReturned({1}).ok()) << "the peer may not have heard yet";
+}
+
+TEST_F(LenderTest, TheExecutorDropsWhatIsOutAtTheEnd) {
+  unmapper_->Hold();
+  Buffer buffer = SharedBuffer(kLent, 'x');
+  const std::weak_ptr<SharedSegment> segment = buffer.place().segment()->weak_from_this();
+  MustLend(Of({std::exchange(buffer, Buffer())}));
+  lender_.End();
+  ASSERT_FALSE(segment.expired()) << "the thread of the link does not free it";
+  EXPECT_TRUE(segment.lock()->retired());
+  EXPECT_EQ(lender_.bytes_now(), 0u);
+  unmapper_->RunAll();
+  EXPECT_TRUE(segment.expired());
+}
+
+TEST_F(LenderTest, WhatIsOutAtTheEndIsDroppedAtOnceIfTheExecutorHasEnded) {
+  const auto segment = NewSegment(kLent);
+  const Buffer buffer = SliceOf(segment, 0, kLent);
+  const std::weak_ptr<const void> kept = buffer.owner();
+  MustLend(Of({buffer}));
+  unmapper_->Refuse();
+  lender_.End();
+  EXPECT_TRUE(segment->retired());
+  EXPECT_EQ(kept.use_count(), 1) << "the loan is dropped";
 }
 
 TEST_F(LenderTest, NothingIsLentWhileMoreThanHalfOfTheMemoryIsInUse) {
