@@ -47,7 +47,7 @@ CollectiveGroup::CollectiveGroup(Uses uses, GroupMembers members, const PlanLimi
       limits_(limits),
       ledger_(members_.name, members_.Names(), members_.rank, limits),
       transfers_(members_.name, members_.Names(), members_.rank),
-      watched_by_(members_.workers.size()),
+      watched_in_(members_.workers.size()),
       watches_(members_.workers.size()) {}
 
 absl::Status CollectiveGroup::failure() const {

@@ -34,6 +34,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr uint64_t kGeneration = 7;
+constexpr uint64_t kEpoch = 3;  // of the session of made-up calls
 
 CollectiveCall AllReduce(int64_t elements) {
   CollectiveCall call;
@@ -47,7 +48,7 @@ CollectiveCall AllReduce(int64_t elements) {
 class GivenUpCall : public rpc::ServerCall {
  public:
   const rpc::PeerInfo& caller() const override { return caller_; }
-  uint64_t session_epoch() const override { return 1; }
+  uint64_t session_epoch() const override { return kEpoch; }
   absl::Time deadline() const override { return absl::InfiniteFuture(); }
   const std::string& method() const override { return method_; }
   rpc::Payload& payload() override { return payload_; }
@@ -209,6 +210,31 @@ TEST_F(CollectiveServiceTest, CallsThatWaitKeepNoMessageAndAreNotMadeTwice) {
   EXPECT_TRUE(absl::IsInvalidArgument(first.Wait().status())) << "a second one came";
   group_->Leave(absl::ZeroDuration());
   EXPECT_TRUE(Must(second.Wait()).left());
+}
+
+// The notice that an earlier session has ended may come after the rank has met this one again.
+TEST_F(CollectiveServiceTest, OnlyTheEndOfTheSessionInWhichARankWatchesFailsTheGroup) {
+  group_->SessionEnded(1, kEpoch);
+  EXPECT_TRUE(group_->failure().ok()) << "the rank has not watched yet";
+  group_->ServeWatch(1, rpc::Answer<v1::CollectiveEnd>(std::make_shared<GivenUpCall>()));
+  for (uint64_t earlier = 0; earlier < kEpoch; ++earlier) group_->SessionEnded(1, earlier);
+  EXPECT_TRUE(group_->failure().ok()) << group_->failure();
+  group_->SessionEnded(1, kEpoch);
+  EXPECT_TRUE(absl::IsUnavailable(group_->failure())) << group_->failure();
+  EXPECT_EQ(GetDetail(group_->failure())->worker, "b");
+}
+
+TEST_F(CollectiveServiceTest, TheEndOfARankThatWatchesFailsTheGroup) {
+  v1::CollectiveWatch watch;
+  watch.set_generation(kGeneration);
+  const auto watched = rpc::Ask(b_.runtime().agent(), kWatchRank, {"a"}, watch, {});
+  // A later call of b is answered when a has the watch.
+  EXPECT_TRUE(absl::IsInvalidArgument(Send(b_, kEnterCall, Enter(0, AllReduce(1)))));
+  b_.runtime().agent().Shutdown(absl::ZeroDuration());
+  const absl::Time until = absl::Now() + absl::Seconds(20);
+  while (group_->failure().ok() && absl::Now() < until) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_TRUE(absl::IsUnavailable(group_->failure())) << group_->failure();
+  EXPECT_THAT(std::string(group_->failure().message()), HasSubstr("its session here has ended"));
 }
 
 TEST_F(CollectiveServiceTest, ARankWhoseGroupHasFailedSaysWhoIsToBlame) {
