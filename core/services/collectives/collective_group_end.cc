@@ -171,7 +171,7 @@ void CollectiveGroup::ServeWatch(int from, const WatchAnswer& answer) {
   v1::CollectiveEnd end;
   {
     MutexLock lock(mutex_);
-    watched_by_[from] = true;
+    watched_in_[from] = answer.call()->session_epoch();
     if (const auto found = watchers_.find(from); found != watchers_.end())
       former.insert(watchers_.extract(found));
     if (ledger_.failure().ok()) {
@@ -200,10 +200,10 @@ void CollectiveGroup::ServeWatch(int from, const WatchAnswer& answer) {
   });
 }
 
-void CollectiveGroup::SessionEnded(int from) {
+void CollectiveGroup::SessionEnded(int from, uint64_t epoch) {
   {
     MutexLock lock(mutex_);
-    if (!watched_by_[from]) return;  // an earlier session
+    if (watched_in_[from] != epoch) return;
   }
   Lost(from, absl::UnavailableError("its session here has ended"));
 }

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "core/base/buffer.h"
+#include "core/base/clock.h"
 #include "core/base/executor.h"
 #include "core/base/future.h"
 #include "core/base/status.h"
@@ -34,6 +35,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr uint64_t kGeneration = 7;
+constexpr uint64_t kEpoch = 3;  // of the session of made-up calls
 
 CollectiveCall AllReduce(int64_t elements) {
   CollectiveCall call;
@@ -47,7 +49,7 @@ CollectiveCall AllReduce(int64_t elements) {
 class GivenUpCall : public rpc::ServerCall {
  public:
   const rpc::PeerInfo& caller() const override { return caller_; }
-  uint64_t session_epoch() const override { return 1; }
+  uint64_t session_epoch() const override { return kEpoch; }
   absl::Time deadline() const override { return absl::InfiniteFuture(); }
   const std::string& method() const override { return method_; }
   rpc::Payload& payload() override { return payload_; }
@@ -211,6 +213,31 @@ TEST_F(CollectiveServiceTest, CallsThatWaitKeepNoMessageAndAreNotMadeTwice) {
   EXPECT_TRUE(Must(second.Wait()).left());
 }
 
+// The notice that an earlier session has ended may come after the rank has met this one again.
+TEST_F(CollectiveServiceTest, OnlyTheEndOfTheSessionInWhichARankWatchesFailsTheGroup) {
+  group_->SessionEnded(1, kEpoch);
+  EXPECT_TRUE(group_->failure().ok()) << "the rank has not watched yet";
+  group_->ServeWatch(1, rpc::Answer<v1::CollectiveEnd>(std::make_shared<GivenUpCall>()));
+  for (uint64_t earlier = 0; earlier < kEpoch; ++earlier) group_->SessionEnded(1, earlier);
+  EXPECT_TRUE(group_->failure().ok()) << group_->failure();
+  group_->SessionEnded(1, kEpoch);
+  EXPECT_TRUE(absl::IsUnavailable(group_->failure())) << group_->failure();
+  EXPECT_EQ(GetDetail(group_->failure())->worker, "b");
+}
+
+TEST_F(CollectiveServiceTest, TheEndOfARankThatWatchesFailsTheGroup) {
+  v1::CollectiveWatch watch;
+  watch.set_generation(kGeneration);
+  const auto watched = rpc::Ask(b_.runtime().agent(), kWatchRank, {"a"}, watch, {});
+  // A later call of b is answered when a has the watch.
+  EXPECT_TRUE(absl::IsInvalidArgument(Send(b_, kEnterCall, Enter(0, AllReduce(1)))));
+  b_.runtime().agent().Shutdown(absl::ZeroDuration());
+  const absl::Time until = absl::Now() + absl::Seconds(20);
+  while (group_->failure().ok() && absl::Now() < until) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_TRUE(absl::IsUnavailable(group_->failure())) << group_->failure();
+  EXPECT_THAT(std::string(group_->failure().message()), HasSubstr("its session here has ended"));
+}
+
 TEST_F(CollectiveServiceTest, ARankWhoseGroupHasFailedSaysWhoIsToBlame) {
   // Nobody watches in these groups, so b learns of a's failure by asking for a tensor only.
   GroupMembers members;
@@ -294,6 +321,47 @@ TEST_F(CollectiveServiceTest, TheTimersOfAWorkerRunOnAfterAReceiveWasLate) {
   const Promise<Unit> ran;
   a_.runtime().timers().RunAfter(absl::Milliseconds(1), [ran] { ran.Set(Unit{}); });
   EXPECT_TRUE(ran.future().WaitFor(absl::Seconds(20)));
+}
+
+// Rank 0 waits for the sums of both others, and cannot tell at the deadline which of them waits for
+// the other. When those of b come, c is the one.
+TEST_F(CollectiveServiceTest, ALateRankIsNamedAsSoonAsItIsClearWhichOneItIs) {
+  FakeClock clock;
+  TimerQueue timers(clock);
+  // Ranks whose groups have failed take all messages.
+  const auto parts = MakeThree();
+  for (int rank : {1, 2}) parts[rank]->GiveUp(absl::InternalError("takes all messages"));
+  const auto group = std::make_shared<CollectiveGroup>(
+      CollectiveGroup::Uses{a_.runtime().agent(), a_.runtime().executor(), timers, clock, nullptr},
+      parts[0]->members());
+  const auto advance = [&](absl::Duration by) {
+    clock.Advance(by);
+    timers.Poll();
+    const Promise<Unit> ran;  // after the timers that are due
+    timers.RunAfter(absl::ZeroDuration(), [ran] { ran.Set(Unit{}); });
+    Must(ran.future().Wait());
+  };
+  constexpr int kPart = 100'000;
+  const CollectiveCall call = AllReduce(3 * kPart);
+  const auto serve_piece = [&](int from, uint32_t phase) {
+    return group->ServePiece(from, Piece(0, phase, 0),
+                             {Buffer::FromString(std::string(kPart * sizeof(float), '\0'))});
+  };
+  const auto sum =
+      group->Start(call, {Must(Tensor::Full({3 * kPart}, DType::kF32, 1))}, absl::Seconds(60));
+  for (int from : {1, 2}) {
+    EXPECT_TRUE(group->ServeEnter(from, Enter(0, call), {}).ok());
+    EXPECT_TRUE(serve_piece(from, 0).ok());
+  }
+  advance(absl::Seconds(60));
+  advance(absl::Milliseconds(100));  // in which it reads what has come
+  EXPECT_TRUE(group->failure().ok()) << group->failure();
+  EXPECT_TRUE(serve_piece(1, 1).ok());
+  advance(absl::ZeroDuration());
+  EXPECT_TRUE(absl::IsDeadlineExceeded(group->failure())) << group->failure();
+  EXPECT_EQ(GetDetail(group->failure())->worker, "c");
+  EXPECT_EQ(sum.Wait().status(), group->failure());
+  WaitForOwners(group, 1);  // which use the clock
 }
 
 // The group of a rank that has given up a receive has ended, and its watch says how.
