@@ -318,9 +318,10 @@ void CollectiveGroup::ReduceLater(uint64_t number, const RunningPtr& running, si
 }
 
 void CollectiveGroup::Complete(const RunningPtr& running) {
-  absl::StatusOr<Tensors> results = running->data.Results();
+  int from = members_.rank;
+  absl::StatusOr<Tensors> results = running->data.Results(from);
   if (!results.ok()) {
-    GiveUp(results.status());
+    CannotTake(from, results.status());
     results = failure();
   }
   running->result.Set(std::move(results));

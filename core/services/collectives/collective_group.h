@@ -191,6 +191,9 @@ class CollectiveGroup : public std::enable_shared_from_this<CollectiveGroup> {
   // Pass an event to the ledger.
   void Fail(const absl::Status& failure) PSD_EXCLUDES(mutex_);
   void Lost(int rank, const absl::Status& why) PSD_EXCLUDES(mutex_);
+  // Fails the group, because this rank cannot take what has come from `from`: INVALID_ARGUMENT says
+  // that no honest rank sends it; with another code this rank is to blame.
+  void CannotTake(int from, const absl::Status& why) PSD_EXCLUDES(mutex_);
 
   // A zero timeout means none.
   rpc::Call StartMessage(const rpc::MethodInfo& method, int to, rpc::Payload payload,

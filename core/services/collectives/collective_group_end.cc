@@ -30,6 +30,18 @@ void CollectiveGroup::Lost(int rank, const absl::Status& why) {
   Perform(steps);
 }
 
+void CollectiveGroup::CannotTake(int from, const absl::Status& why) {
+  if (!absl::IsInvalidArgument(why)) return GiveUp(why);
+  Steps steps;
+  {
+    MutexLock lock(mutex_);
+    GroupEffects effects;
+    ledger_.Broken(from, why, effects);
+    steps = Resolve(effects);
+  }
+  Perform(steps);
+}
+
 void CollectiveGroup::FailAll() {
   std::map<uint64_t, RunningPtr> running;
   std::vector<RunningPtr> incomplete;
@@ -146,10 +158,9 @@ void CollectiveGroup::Watch() {
 }
 
 void CollectiveGroup::WatchEnded(int rank, const absl::StatusOr<rpc::Reply>& reply) {
-  const absl::StatusOr<v1::CollectiveEnd> end =
-      reply.ok() ? rpc::Wire<v1::CollectiveEnd>::ParseReply(*reply, kWatchRank.info.name)
-                 : reply.status();
-  if (!end.ok()) return Lost(rank, end.status());
+  if (!reply.ok()) return Lost(rank, reply.status());
+  const auto end = rpc::Wire<v1::CollectiveEnd>::ParseReply(*reply, kWatchRank.info.name);
+  if (!end.ok()) return CannotTake(rank, end.status());
   if (!end->left()) return Fail(DecodeFailure(*end));
   Steps steps;
   std::vector<TakeAnswer> unanswered;

@@ -305,6 +305,15 @@ void GroupLedger::Lost(int rank, const absl::Status& why, GroupEffects& effects)
        effects);
 }
 
+void GroupLedger::Broken(int rank, const absl::Status& why, GroupEffects& effects) {
+  Fail(WithRemedy(OfGroup(why.code(),
+                          absl::StrCat(RankName(rank), " sent ", RankName(rank_),
+                                       " what no rank of this version sends: ", why.message()),
+                          rank),
+                  "run the same version of psd on all ranks, then build the group again"),
+       effects);
+}
+
 void GroupLedger::GiveUp(const absl::Status& why, GroupEffects& effects) {
   Fail(WithRemedy(OfGroup(why.code(),
                           absl::StrCat(RankName(rank_), " cannot go on: ", why.message()), rank_),

@@ -16,6 +16,8 @@
 #include "core/base/future.h"
 #include "core/base/status.h"
 #include "core/base/timer.h"
+#include "core/carrier/carrier.h"
+#include "core/carrier/grpc/grpc_factory.h"
 #include "core/rpc/declared_method.h"
 #include "core/rpc/message_io.h"
 #include "core/rpc/rpc_agent.h"
@@ -27,6 +29,7 @@
 #include "gtest/gtest.h"
 #include "proto/psd/v1/collective.pb.h"
 #include "tests/client/test_world.h"
+#include "tests/core/picky_carrier.h"
 
 namespace psd::services {
 namespace {
@@ -142,6 +145,39 @@ class CollectiveServiceTest : public ::testing::Test {
   static Future<CollectiveGroup::Tensors> StartSmall(CollectiveGroup& group, float number) {
     return group.Start(AllReduce(1), {Must(Tensor::Full({1}, DType::kF32, number))},
                        absl::Seconds(60));
+  }
+
+  // Makes the parts of `first` and b in a group of these two.
+  std::vector<std::shared_ptr<CollectiveGroup>> MakeTwo(TestOwner& first) {
+    first.runtime().agent().AddPeer("b", b_.address().address);
+    Must(first.runtime().agent().Connect("b", {}).Wait());
+    GroupMembers members;
+    members.name = "two";
+    members.generation = kGeneration + 1;
+    std::vector<std::shared_ptr<CollectiveGroup>> parts;
+    for (TestOwner* each : {&first, &b_})
+      members.workers.push_back({each->runtime().name(), each->runtime().incarnation()});
+    for (TestOwner* each : {&first, &b_}) {
+      parts.push_back(Must(each->runtime().collectives().Make(members)));
+      ++members.rank;
+    }
+    for (const auto& part : parts) part->Watch();
+    return parts;
+  }
+  // Options of a worker whose links keep `rules`.
+  static worker::RuntimeOptions Picky(testing::PickyRules rules) {
+    worker::RuntimeOptions options;
+    options.carrier = std::make_shared<testing::PickyCarrier>(Must(carrier::NewGrpcCarrier({})),
+                                                              std::move(rules));
+    return options;
+  }
+  // The error of a because of what b has sent.
+  static void ExpectNamesSender(const absl::Status& status) {
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("group 'ranks': rank 1 (b) sent rank 0 (a) what no rank of this version "
+                          "sends"));
+    EXPECT_EQ(GetDetail(status)->worker, "b");
   }
 
   TestOwner a_, b_, c_;
@@ -388,28 +424,38 @@ TEST_F(CollectiveServiceTest, ASendToARankThatHasGivenUpWaitsForTheReason) {
   EXPECT_EQ(second.Wait().status(), group_->failure());
 }
 
-// Bytes that are no bools stand for all results that a rank cannot take, such as for lack of
-// memory.
-TEST_F(CollectiveServiceTest, ARankThatCannotTakeAResultSaysThatItIsTheOne) {
+TEST_F(CollectiveServiceTest, AResultThatNoHonestRankSendsNamesItsSender) {
   CollectiveCall broadcast;
   broadcast.operation = Operation::kBroadcast;
   broadcast.form = TensorForm{DType::kBool, {1}};
   broadcast.root = 1;
   EXPECT_TRUE(Send(b_, kEnterCall, Enter(0, broadcast), "\x02").ok());
   const absl::Status status = group_->Start(broadcast, {}, absl::Seconds(60)).Wait().status();
-  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("group 'ranks': rank 0 (a) cannot go on"));
-  EXPECT_EQ(GetDetail(status)->worker, "a");
   EXPECT_EQ(group_->failure(), status);
+  ExpectNamesSender(status);
 }
 
-TEST_F(CollectiveServiceTest, ARankThatCannotTakeATensorSaysThatItIsTheOne) {
+TEST_F(CollectiveServiceTest, ATensorThatNoHonestRankSendsNamesItsSender) {
   const Tensor bad = Must(Tensor::FromBuffer({1}, DType::kBool, Buffer::FromString("\x02")));
   const Future<Unit> sent = other_->Send(bad, 0, "", absl::Seconds(60));
-  const absl::Status status = group_->Receive(1, "", absl::Seconds(60)).Wait().status();
-  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("group 'ranks': rank 0 (a) cannot go on"));
-  EXPECT_EQ(GetDetail(status)->worker, "a");
+  ExpectNamesSender(group_->Receive(1, "", absl::Seconds(60)).Wait().status());
+  EXPECT_TRUE(sent.Wait().ok());
+}
+
+TEST_F(CollectiveServiceTest, ARankWithoutMemoryForATensorNamesItself) {
+  testing::PickyRules rules;
+  rules.lacks_room = [](const carrier::Message& message) {
+    return message.buffers.empty() ? absl::OkStatus() : absl::ResourceExhaustedError("no memory");
+  };
+  TestOwner narrow("narrow", Picky(rules));
+  const auto parts = MakeTwo(narrow);
+  const Future<Unit> sent =
+      parts[1]->Send(Must(Tensor::Full({4}, DType::kF32, 1)), 0, "", absl::Seconds(60));
+  const absl::Status status = parts[0]->Receive(1, "", absl::Seconds(60)).Wait().status();
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("group 'two': rank 0 (narrow) cannot go on"));
+  EXPECT_EQ(GetDetail(status)->worker, "narrow");
   EXPECT_TRUE(sent.Wait().ok());
 }
 

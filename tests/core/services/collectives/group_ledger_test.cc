@@ -337,6 +337,15 @@ TEST_F(GroupLedgerTest, ARankThatRefusesAMessageIsNotTakenForDead) {
   EXPECT_EQ(Culprit(), "b");
 }
 
+TEST_F(GroupLedgerTest, ARankThatSendsWhatNoHonestRankSendsIsNamed) {
+  ledger_.Broken(1, absl::InvalidArgumentError("no bools"), effects_);
+  EXPECT_EQ(Effects(), "fail");
+  EXPECT_TRUE(absl::IsFailedPrecondition(ledger_.failure())) << ledger_.failure();
+  EXPECT_THAT(Failure(), HasSubstr("rank 1 (b) sent rank 0 (a) what no rank of this version sends: "
+                                   "no bools"));
+  EXPECT_EQ(Culprit(), "b");
+}
+
 TEST_F(GroupLedgerTest, ARankThatGivesUpIsNamedWithItsReason) {
   ledger_.GiveUp(absl::ResourceExhaustedError("no memory"), effects_);
   EXPECT_EQ(Effects(), "fail");
