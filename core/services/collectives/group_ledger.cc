@@ -289,6 +289,8 @@ bool GroupLedger::Needs(const Call& call, int rank) const {
 
 void GroupLedger::Lost(int rank, const absl::Status& why, GroupEffects& effects) {
   if (left_[rank]) return;
+  const auto detail = GetDetail(why);
+  if (detail.has_value() && detail->worker == members_[rank_]) return GiveUp(why, effects);
   if (!SaysDeath(why)) {
     return Fail(WithRemedy(OfGroup(why.code(),
                                    absl::StrCat(RankName(rank), " refused a message of ",

@@ -442,6 +442,23 @@ TEST_F(CollectiveServiceTest, ATensorThatNoHonestRankSendsNamesItsSender) {
   EXPECT_TRUE(sent.Wait().ok());
 }
 
+TEST_F(CollectiveServiceTest, ARankWithoutMemoryToSendNamesItself) {
+  testing::PickyRules rules;
+  rules.refuses = [](const carrier::Message& message) {
+    return message.buffers.empty() ? absl::OkStatus() : absl::ResourceExhaustedError("no memory");
+  };
+  TestOwner narrow("narrow", Picky(rules));
+  const auto parts = MakeTwo(narrow);
+  for (const auto& part : parts) {
+    const absl::Status status = StartSmall(*part, 1).Wait().status();
+    EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("group 'two': rank 0 (narrow) cannot go on: narrow, this worker, cannot "
+                          "queue a request to b: no memory"));
+    EXPECT_EQ(GetDetail(status)->worker, "narrow");
+  }
+}
+
 TEST_F(CollectiveServiceTest, ARankWithoutMemoryForATensorNamesItself) {
   testing::PickyRules rules;
   rules.lacks_room = [](const carrier::Message& message) {
