@@ -48,6 +48,7 @@ CollectiveGroup::CollectiveGroup(Uses uses, GroupMembers members, const PlanLimi
       ledger_(members_.name, members_.Names(), members_.rank, limits),
       transfers_(members_.name, members_.Names(), members_.rank),
       watched_in_(members_.workers.size()),
+      ended_in_(members_.workers.size()),
       watches_(members_.workers.size()) {}
 
 absl::Status CollectiveGroup::failure() const {

@@ -7,6 +7,13 @@
 #include "core/services/collectives/collective_group.h"
 
 namespace psd::services {
+namespace {
+
+absl::Status SessionHasEnded() {
+  return absl::UnavailableError("its session here has ended");
+}
+
+}  // namespace
 
 void CollectiveGroup::Fail(const absl::Status& failure) {
   Steps steps;
@@ -180,9 +187,11 @@ void CollectiveGroup::WatchEnded(int rank, const absl::StatusOr<rpc::Reply>& rep
 void CollectiveGroup::ServeWatch(int from, const WatchAnswer& answer) {
   std::map<int, WatchAnswer> ended, former;
   v1::CollectiveEnd end;
+  bool session_ended = false;
   {
     MutexLock lock(mutex_);
     watched_in_[from] = answer.call()->session_epoch();
+    session_ended = watched_in_[from] <= ended_in_[from];
     if (const auto found = watchers_.find(from); found != watchers_.end())
       former.insert(watchers_.extract(found));
     if (ledger_.failure().ok()) {
@@ -209,14 +218,16 @@ void CollectiveGroup::ServeWatch(int from, const WatchAnswer& answer) {
     }
     EndWatches(cancelled, {});
   });
+  if (session_ended) Lost(from, SessionHasEnded());
 }
 
 void CollectiveGroup::SessionEnded(int from, uint64_t epoch) {
   {
     MutexLock lock(mutex_);
+    ended_in_[from] = std::max(ended_in_[from], epoch);
     if (watched_in_[from] != epoch) return;
   }
-  Lost(from, absl::UnavailableError("its session here has ended"));
+  Lost(from, SessionHasEnded());
 }
 
 }  // namespace psd::services
