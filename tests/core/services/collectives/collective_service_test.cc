@@ -256,7 +256,7 @@ TEST_F(CollectiveServiceTest, OnlyTheEndOfTheSessionInWhichARankWatchesFailsTheG
   group_->SessionEnded(1, kEpoch - 1);
   EXPECT_TRUE(group_->failure().ok()) << group_->failure();
   group_->SessionEnded(1, kEpoch);
-  EXPECT_TRUE(absl::IsUnavailable(group_->failure())) << group_->failure();
+  ASSERT_TRUE(absl::IsUnavailable(group_->failure())) << group_->failure();
   EXPECT_EQ(GetDetail(group_->failure())->worker, "b");
 }
 
@@ -265,7 +265,7 @@ TEST_F(CollectiveServiceTest, AWatchInASessionThatHasEndedFailsTheGroup) {
   group_->SessionEnded(1, kEpoch);
   EXPECT_TRUE(group_->failure().ok()) << "the rank has not watched yet";
   group_->ServeWatch(1, rpc::Answer<v1::CollectiveEnd>(std::make_shared<GivenUpCall>()));
-  EXPECT_TRUE(absl::IsUnavailable(group_->failure())) << group_->failure();
+  ASSERT_TRUE(absl::IsUnavailable(group_->failure())) << group_->failure();
   EXPECT_EQ(GetDetail(group_->failure())->worker, "b");
 }
 
@@ -402,7 +402,7 @@ TEST_F(CollectiveServiceTest, ALateRankIsNamedAsSoonAsItIsClearWhichOneItIs) {
   EXPECT_TRUE(group->failure().ok()) << group->failure();
   EXPECT_TRUE(serve_piece(1, 1).ok());
   advance(absl::ZeroDuration());
-  EXPECT_TRUE(absl::IsDeadlineExceeded(group->failure())) << group->failure();
+  ASSERT_TRUE(absl::IsDeadlineExceeded(group->failure())) << group->failure();
   EXPECT_EQ(GetDetail(group->failure())->worker, "c");
   EXPECT_EQ(sum.Wait().status(), group->failure());
   WaitForOwners(group, 1);  // which use the clock
