@@ -96,10 +96,12 @@ absl::Status Group::status() const {
 }
 
 absl::StatusOr<absl::Duration> Group::TimeoutOf(const CollectiveOptions& options) const {
-  if (options.timeout < absl::ZeroDuration()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "group ", name(), ": the timeout of a call is ", absl::FormatDuration(options.timeout),
-        "; 0 means that of the group, ", absl::FormatDuration(state_->timeout)));
+  if (options.timeout < absl::ZeroDuration() || options.timeout == absl::InfiniteDuration()) {
+    return WithRemedy(
+        absl::InvalidArgumentError(absl::StrCat("group ", name(), ": the timeout of a call is ",
+                                                absl::FormatDuration(options.timeout))),
+        absl::StrCat("give a positive, finite one, or 0 for that of the group, ",
+                     absl::FormatDuration(state_->timeout)));
   }
   return options.timeout > absl::ZeroDuration() ? options.timeout : state_->timeout;
 }

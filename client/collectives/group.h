@@ -31,14 +31,14 @@ struct GroupOptions {
   size_t size = 0;
   // The most time that Join waits for all members. Must be positive.
   absl::Duration join_timeout = absl::Seconds(60);
-  // The timeout of calls that set none of their own. Must be positive.
+  // The timeout of calls that set none of their own. Must be positive and finite.
   absl::Duration timeout = absl::Seconds(60);
 };
 
 struct CollectiveOptions {
   // The most time that the call may take. absl::ZeroDuration() means the timeout of the group.
-  // Choose it longer than any rank may lag behind the others, because a rank that is late ends the
-  // group.
+  // Must be finite. Choose it longer than any rank may lag behind the others, because a rank that
+  // is late ends the group.
   absl::Duration timeout = absl::ZeroDuration();
   // A name for the call, at most 128 bytes. The call fails if the ranks give it different names. So
   // names reveal that the ranks make calls of equal shapes in different orders.

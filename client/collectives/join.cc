@@ -83,10 +83,12 @@ absl::Status CheckOptions(const Worker& worker, const std::string& name,
     return absl::InvalidArgumentError(absl::StrCat("the name of a group has 1 to ", kMaxNameBytes,
                                                    " bytes, this one ", name.size()));
   }
-  if (options.timeout <= absl::ZeroDuration() || options.join_timeout <= absl::ZeroDuration()) {
+  if (options.timeout <= absl::ZeroDuration() || options.timeout == absl::InfiniteDuration() ||
+      options.join_timeout <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "group ", Quoted(name), ": timeout is ", absl::FormatDuration(options.timeout),
-        ", join_timeout ", absl::FormatDuration(options.join_timeout), "; both must be positive"));
+        ", join_timeout ", absl::FormatDuration(options.join_timeout),
+        "; both must be positive, and timeout finite, because every call has a deadline"));
   }
   if (options.members.empty()) return absl::OkStatus();
   const std::set<std::string> distinct(options.members.begin(), options.members.end());

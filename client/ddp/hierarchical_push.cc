@@ -36,7 +36,9 @@ using dist_autograd::LeafGradient;
 constexpr int kMostExchanges = 6;
 
 absl::Status CheckTimeout(absl::Duration timeout) {
-  if (timeout > absl::ZeroDuration() && timeout < absl::InfiniteDuration()) return absl::OkStatus();
+  // The product is infinite for the longest finite timeouts, too.
+  if (timeout > absl::ZeroDuration() && kMostExchanges * timeout < absl::InfiniteDuration())
+    return absl::OkStatus();
   return WithRemedy(absl::InvalidArgumentError(absl::StrCat(
                         "the timeout of a hierarchical step is ", absl::FormatDuration(timeout))),
                     "give a positive, finite one, because the other ranks wait for the outcome");
@@ -204,12 +206,6 @@ absl::StatusOr<HierarchicalPush::Collected> HierarchicalPush::Collect(const Cont
   collected.leaves.resize(parameters_.size());
   for (size_t i = 0; i < parameters_.size(); ++i)
     collected.leaves[i].key = parameters_[i].value_id();
-  if (collected.context->HandedOver(collected.leaves)) {
-    return WithRemedy(absl::FailedPreconditionError(
-                          absl::StrCat("context ", context.id().ToString(),
-                                       " was stepped before, and its gradients may be applied")),
-                      "compute gradients in a new context");
-  }
   for (const LeafGradient& leaf : collected.context->Collected(collected.leaves)) {
     if (!leaf.sparse.empty()) {
       return WithRemedy(
@@ -223,6 +219,12 @@ absl::StatusOr<HierarchicalPush::Collected> HierarchicalPush::Collect(const Cont
     collected.versions.push_back(leaf.version);
   }
   PSD_RETURN_IF_ERROR(sums_.Check(collected.gradients));
+  if (!collected.context->HandOver(collected.leaves)) {
+    return WithRemedy(absl::FailedPreconditionError(
+                          absl::StrCat("context ", context.id().ToString(),
+                                       " was stepped before, and its gradients may be applied")),
+                      "compute gradients in a new context");
+  }
   return collected;
 }
 
@@ -330,15 +332,18 @@ absl::Status HierarchicalPush::Step(const Context& context, const StepOptions& o
   for_all.seats = static_cast<uint32_t>(group_->size());
   for_all.timeout = options.timeout.value_or(options_.step_timeout);
   const absl::StatusOr<Collected> own = Collect(context, *for_all.timeout);
-  PSD_ASSIGN_OR_RETURN(const Agreed agreed, Agree(own, options));
-  own->context->HandOver(own->leaves);
+  const absl::StatusOr<Agreed> agreed = Agree(own, options);
+  if (!agreed.ok()) {
+    if (own.ok()) own->context->TakeBack(own->leaves);  // nobody pushes
+    return agreed.status();
+  }
   const absl::StatusOr<std::vector<Tensor>> sums = sums_.Sum(own->gradients, options_.call);
   if (!sums.ok()) {
     const absl::Status failed = group_->Fail(sums.status());  // the other ranks wait for this one
     return IsPusher() ? failed : MayBeApplied(failed);
   }
   PushOutcome outcome;
-  if (IsPusher()) outcome = Push(agreed, *sums, for_all);
+  if (IsPusher()) outcome = Push(*agreed, *sums, for_all);
   const absl::StatusOr<PushOutcome> shared =
       Share(outcome, "outcome of the step", *for_all.timeout);
   if (shared.ok()) {

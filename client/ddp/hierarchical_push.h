@@ -124,10 +124,11 @@ class HierarchicalPush : public Joinable {
   // Worker::ToHere, are not part of the step. A parameter without a gradient on any rank stays
   // untouched. All ranks give the same options; `seats` is set by this function.
   //
-  // Errors: FAILED_PRECONDITION for a context that was stepped before by an object that has one of
-  // the parameters, or that cannot be used; INVALID_ARGUMENT for a gradient that is sparse or has
-  // another shape or dtype than its Variable, or for a timeout that is not positive and finite. The
-  // other ranks are told FAILED_PRECONDITION naming this rank, and nothing is pushed. The errors of
+  // Errors: FAILED_PRECONDITION for a context that was stepped before, or that another thread
+  // steps, by an object that has one of the parameters, or that cannot be used; INVALID_ARGUMENT
+  // for a gradient that is sparse or has another shape or dtype than its Variable, or for a timeout
+  // that is not positive and finite. The other ranks are told FAILED_PRECONDITION naming this rank,
+  // and nothing is pushed; their contexts may be stepped again. The errors of
   // Group's calls, after which the group has failed. Those of DistributedOptimizer::Step.
   absl::Status Step(const Context& context, const StepOptions& options = {});
 

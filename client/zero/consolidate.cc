@@ -181,9 +181,9 @@ absl::Status ZeroRedundancyOptimizer::Impl::Consolidate(int to) {
     if (absl::Status moved = Move(from, to, until, states[from]); !moved.ok())
       return group_->Fail(moved);
     // The barrier gives each rank's state a deadline of its own. A rank that has sent its state
-    // learns here that another rank has died. The other ranks wait longer than the two that move
-    // the state, because only these two can tell which of them is late.
-    PSD_RETURN_IF_ERROR(group_->Barrier(StateOfRank(from, 2 * timeout)));
+    // learns here that another rank has died. The barrier ends one timeout after the move on all
+    // ranks, because only the two ranks that move the state can tell which of them is late.
+    PSD_RETURN_IF_ERROR(group_->Barrier(StateOfRank(from, TimeLeft(until + timeout))));
   }
   if (to == group_->rank()) {
     PSD_ASSIGN_OR_RETURN(snapshot_, Assemble(std::move(states)));

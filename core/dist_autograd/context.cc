@@ -327,16 +327,17 @@ absl::StatusOr<bool> ContextState::Replace(const std::vector<LeafGradient>& befo
   return true;
 }
 
-void ContextState::HandOver(const std::vector<LeafGradient>& leaves) {
-  MutexLock lock(mutex_);
-  for (const LeafGradient& leaf : leaves) handed_over_.insert(leaf.key);
-}
-
-bool ContextState::HandedOver(const std::vector<LeafGradient>& leaves) const {
+bool ContextState::HandOver(const std::vector<LeafGradient>& leaves) {
   MutexLock lock(mutex_);
   for (const LeafGradient& leaf : leaves)
-    if (handed_over_.contains(leaf.key)) return true;
-  return false;
+    if (handed_over_.contains(leaf.key)) return false;
+  for (const LeafGradient& leaf : leaves) handed_over_.insert(leaf.key);
+  return true;
+}
+
+void ContextState::TakeBack(const std::vector<LeafGradient>& leaves) {
+  MutexLock lock(mutex_);
+  for (const LeafGradient& leaf : leaves) handed_over_.erase(leaf.key);
 }
 
 std::shared_ptr<const LeafGradients> ContextState::Gradients() {

@@ -119,11 +119,11 @@ class ContextState {
   absl::StatusOr<bool> Replace(const std::vector<LeafGradient>& before,
                                std::vector<LeafGradient>& after) PSD_EXCLUDES(mutex_);
 
-  // Records that the gradients of these leaves were handed to a step that nobody may repeat with
-  // this context.
-  void HandOver(const std::vector<LeafGradient>& leaves) PSD_EXCLUDES(mutex_);
-  // Whether the gradient of one of these leaves was handed over.
-  bool HandedOver(const std::vector<LeafGradient>& leaves) const PSD_EXCLUDES(mutex_);
+  // Hands the gradients of these leaves to a step, which nobody may repeat with this context.
+  // Returns false and changes nothing if one of them was handed over before.
+  bool HandOver(const std::vector<LeafGradient>& leaves) PSD_EXCLUDES(mutex_);
+  // Takes back gradients that the step to which they were handed over will not use.
+  void TakeBack(const std::vector<LeafGradient>& leaves) PSD_EXCLUDES(mutex_);
 
   // Whether destroying it takes so long that another thread should do it.
   bool IsLarge() const PSD_EXCLUDES(mutex_);

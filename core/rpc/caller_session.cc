@@ -131,16 +131,14 @@ void CallerSession::OnAnswerWithoutRoom(const ReplyMeta& reply, const absl::Stat
   if (call == pending_.end() || call->second.sends == 0 || reply.epoch != epoch_) return;
   if (call->second.sequence == 0 && reply.attempt != 0 && reply.attempt != call->second.sends)
     return;
-  absl::Status status = Annotate(
-      why, absl::StrCat(peer_.name, " has answered, and ", self_.name, " cannot take the answer"));
+  absl::Status status = OfSelf(Annotate(
+      why, absl::StrCat(peer_.name, " has answered, and ", self_.name, " cannot take the answer")));
   if (call->second.spec.kind == MethodKind::kMutation) {
     status = WithRemedy(status,
                         "the call may have been applied, so look at what it changed before you "
                         "call again");
   }
-  ErrorDetail detail = GetDetail(status).value_or(ErrorDetail{});
-  detail.worker = self_.name;
-  Fail(call, WithDetail(std::move(status), detail), actions);
+  Fail(call, std::move(status), actions);
   AfterFailing(actions);
 }
 
@@ -162,7 +160,14 @@ void CallerSession::OnSendRefused(CallId id, const absl::Status& status, Actions
   auto call = pending_.find(id);
   if (call == pending_.end()) return;
   --call->second.sends;  // this copy was not sent
-  Fail(call, status, actions);
+  // Without memory for the request, this worker is the one that failed.
+  Fail(call,
+       absl::IsResourceExhausted(status)
+           ? OfSelf(Annotate(
+                 status,
+                 absl::StrCat(self_.name, ", this worker, cannot queue a request to ", peer_.name)))
+           : status,
+       actions);
   AfterFailing(actions);
 }
 
@@ -280,6 +285,12 @@ void CallerSession::Fail(PendingMap::iterator call, absl::Status status, Actions
     status = WithDetail(std::move(status), detail);
   }
   actions.push_back(CompleteAction{std::move(pending.spec.body), std::move(status), peer_});
+}
+
+absl::Status CallerSession::OfSelf(absl::Status status) const {
+  ErrorDetail detail = GetDetail(status).value_or(ErrorDetail{});
+  detail.worker = self_.name;
+  return WithDetail(std::move(status), detail);
 }
 
 void CallerSession::AfterFailing(Actions& actions) {

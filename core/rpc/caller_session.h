@@ -83,7 +83,8 @@ class CallerSession {
   void OnAnswerWithoutRoom(const ReplyMeta& reply, const absl::Status& why, Actions& actions);
   // To be called when the callee has received the cancel of a call that was given up.
   void OnCancelled(CallId id, Actions& actions);
-  // To be called when the carrier has refused to send the request, and would refuse it again.
+  // To be called when the carrier has refused to send the request, and would refuse it again. After
+  // RESOURCE_EXHAUSTED the error of the call names this worker, which lacks the memory.
   void OnSendRefused(CallId id, const absl::Status& status, Actions& actions);
 
   // ---- Connection.
@@ -167,6 +168,8 @@ class CallerSession {
   // have received it. AfterFailing must follow once all calls that fail together have failed.
   void Fail(PendingMap::iterator call, absl::Status status, Actions& actions);
   void AfterFailing(Actions& actions);
+  // Returns `status` with this worker as the one that failed.
+  absl::Status OfSelf(absl::Status status) const;
   void FailWhere(absl::FunctionRef<bool(const Pending&)> predicate, const absl::Status& status,
                  Actions& actions);
   void FailExpired(absl::Time now, Actions& actions);

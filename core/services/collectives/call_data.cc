@@ -148,13 +148,16 @@ void CallData::Store(int from, size_t index, const Buffer& piece) {
   std::memcpy(own_.result.mutable_raw_data() + range.offset, piece.data(), range.size);
 }
 
-absl::StatusOr<Tensor> CallData::Received(int from) {
+absl::StatusOr<Tensor> CallData::Received(int from, int& wrong) {
   const TensorForm& form = *own_.call.form;
   if (plan_->Pieces(0, from, rank_) == 0) return Tensor::Empty(form.shape, form.dtype);
-  return DecodeTensor({form.shape, form.dtype, form.NumBytes()}, std::move(received_[from][0]));
+  absl::StatusOr<Tensor> tensor =
+      DecodeTensor({form.shape, form.dtype, form.NumBytes()}, std::move(received_[from][0]));
+  if (absl::IsInvalidArgument(tensor.status())) wrong = from;
+  return tensor;
 }
 
-absl::StatusOr<std::vector<Tensor>> CallData::Results() {
+absl::StatusOr<std::vector<Tensor>> CallData::Results(int& wrong) {
   const CollectiveCall& call = own_.call;
   std::vector<Tensor> results;
   switch (call.operation) {
@@ -174,7 +177,7 @@ absl::StatusOr<std::vector<Tensor>> CallData::Results() {
         results.push_back(own_.inputs[call.operation == Operation::kScatter ? rank_ : 0]);
         return results;
       }
-      PSD_ASSIGN_OR_RETURN(results.emplace_back(), Received(call.root));
+      PSD_ASSIGN_OR_RETURN(results.emplace_back(), Received(call.root, wrong));
       return results;
     }
     case Operation::kGather:
@@ -187,7 +190,7 @@ absl::StatusOr<std::vector<Tensor>> CallData::Results() {
     if (from == rank_) {
       results.push_back(own_.inputs[0]);
     } else {
-      PSD_ASSIGN_OR_RETURN(results.emplace_back(), Received(from));
+      PSD_ASSIGN_OR_RETURN(results.emplace_back(), Received(from, wrong));
     }
   }
   return results;

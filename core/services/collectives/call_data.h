@@ -57,11 +57,13 @@ class CallData {
   void Store(int from, size_t index, const Buffer& piece);
   // Returns the results: for kAllGather, and kGather at the root, one tensor for each rank; none
   // for kBarrier, and kGather elsewhere; otherwise one. Requires: all pieces have come.
-  // Errors: RESOURCE_EXHAUSTED.
-  absl::StatusOr<std::vector<Tensor>> Results();
+  // Errors: RESOURCE_EXHAUSTED; INVALID_ARGUMENT if the bytes that came from a rank are no elements
+  // of the dtype, and then sets `wrong` to that rank.
+  absl::StatusOr<std::vector<Tensor>> Results(int& wrong);
 
  private:
-  absl::StatusOr<Tensor> Received(int from);
+  // Errors: as Results.
+  absl::StatusOr<Tensor> Received(int from, int& wrong);
   // Reduces the `range` of all inputs into `out`. The other ranks' bytes are their piece `index`.
   void ReduceInto(const Range& range, size_t index, std::byte* out) const;
 

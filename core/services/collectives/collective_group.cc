@@ -47,7 +47,8 @@ CollectiveGroup::CollectiveGroup(Uses uses, GroupMembers members, const PlanLimi
       limits_(limits),
       ledger_(members_.name, members_.Names(), members_.rank, limits),
       transfers_(members_.name, members_.Names(), members_.rank),
-      watched_by_(members_.workers.size()),
+      watched_in_(members_.workers.size()),
+      ended_in_(members_.workers.size()),
       watches_(members_.workers.size()) {}
 
 absl::Status CollectiveGroup::failure() const {
@@ -318,9 +319,10 @@ void CollectiveGroup::ReduceLater(uint64_t number, const RunningPtr& running, si
 }
 
 void CollectiveGroup::Complete(const RunningPtr& running) {
-  absl::StatusOr<Tensors> results = running->data.Results();
+  int from = members_.rank;
+  absl::StatusOr<Tensors> results = running->data.Results(from);
   if (!results.ok()) {
-    GiveUp(results.status());
+    CannotTake(from, results.status());
     results = failure();
   }
   running->result.Set(std::move(results));
@@ -398,6 +400,7 @@ absl::Status CollectiveGroup::ServePiece(int from, const v1::CollectivePiece& re
   const size_t index = request.index();
   Steps steps;
   RunningPtr running;
+  absl::Time deadline;
   {
     MutexLock lock(mutex_);
     if (!ledger_.failure().ok()) return absl::OkStatus();
@@ -413,11 +416,14 @@ absl::Status CollectiveGroup::ServePiece(int from, const v1::CollectivePiece& re
     GroupEffects effects;
     PSD_RETURN_IF_ERROR(ledger_.Arrived(from, number, phase, index, effects));
     running = found->second;
+    deadline = running->deadline;
     if (phase == 0) running->data.Keep(from, index, std::move(data[0]));
     steps = Resolve(effects);
   }
   Perform(steps);
   if (phase == 0) return absl::OkStatus();
+  // This piece may show which other rank a late call waits for.
+  if (uses_.clock.Now() >= deadline) Arm();
   RunTask([self = shared_from_this(), running, number, from, index, piece = std::move(data[0])] {
     running->data.Store(from, index, piece);
     Steps stored;

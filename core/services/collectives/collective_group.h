@@ -105,8 +105,9 @@ class CollectiveGroup : public std::enable_shared_from_this<CollectiveGroup> {
   absl::Status ServeTake(int from, const v1::CollectiveTake& request,
                          const rpc::Answer<rpc::Contents>& answer) PSD_EXCLUDES(mutex_);
   void ServeWatch(int from, const rpc::Answer<v1::CollectiveEnd>& answer) PSD_EXCLUDES(mutex_);
-  // The session of that rank here has ended.
-  void SessionEnded(int from) PSD_EXCLUDES(mutex_);
+  // The session of that rank here with this epoch has ended. Has no effect unless the rank watches
+  // this one in that session; the watch may also come later, on another thread.
+  void SessionEnded(int from, uint64_t epoch) PSD_EXCLUDES(mutex_);
 
  private:
   using WatchAnswer = rpc::Answer<v1::CollectiveEnd>;
@@ -190,6 +191,9 @@ class CollectiveGroup : public std::enable_shared_from_this<CollectiveGroup> {
   // Pass an event to the ledger.
   void Fail(const absl::Status& failure) PSD_EXCLUDES(mutex_);
   void Lost(int rank, const absl::Status& why) PSD_EXCLUDES(mutex_);
+  // Fails the group, because this rank cannot take what has come from `from`: INVALID_ARGUMENT says
+  // that no honest rank sends it; with another code this rank is to blame.
+  void CannotTake(int from, const absl::Status& why) PSD_EXCLUDES(mutex_);
 
   // A zero timeout means none.
   rpc::Call StartMessage(const rpc::MethodInfo& method, int to, rpc::Payload payload,
@@ -227,7 +231,10 @@ class CollectiveGroup : public std::enable_shared_from_this<CollectiveGroup> {
   std::map<TransferLedger::Key, TakeAnswer> asking_ PSD_GUARDED_BY(mutex_);
   // By rank: the requests of the others that wait for the end of this rank's part.
   std::map<int, WatchAnswer> watchers_ PSD_GUARDED_BY(mutex_);
-  std::vector<bool> watched_by_ PSD_GUARDED_BY(mutex_);
+  // By rank: the epoch of the session here in which that rank has watched; 0 if it has not.
+  std::vector<uint64_t> watched_in_ PSD_GUARDED_BY(mutex_);
+  // By rank: the epoch of the latest of its sessions here that have ended; 0 if none has.
+  std::vector<uint64_t> ended_in_ PSD_GUARDED_BY(mutex_);
   std::vector<rpc::Call> watches_ PSD_GUARDED_BY(mutex_);  // this rank's, by rank
   // The messages that were sent and not answered, to be cancelled when the group fails.
   std::map<uint64_t, rpc::Call> messages_ PSD_GUARDED_BY(mutex_);

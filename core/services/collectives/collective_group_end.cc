@@ -7,6 +7,13 @@
 #include "core/services/collectives/collective_group.h"
 
 namespace psd::services {
+namespace {
+
+absl::Status SessionHasEnded() {
+  return absl::UnavailableError("its session here has ended");
+}
+
+}  // namespace
 
 void CollectiveGroup::Fail(const absl::Status& failure) {
   Steps steps;
@@ -25,6 +32,18 @@ void CollectiveGroup::Lost(int rank, const absl::Status& why) {
     MutexLock lock(mutex_);
     GroupEffects effects;
     ledger_.Lost(rank, why, effects);
+    steps = Resolve(effects);
+  }
+  Perform(steps);
+}
+
+void CollectiveGroup::CannotTake(int from, const absl::Status& why) {
+  if (!absl::IsInvalidArgument(why)) return GiveUp(why);
+  Steps steps;
+  {
+    MutexLock lock(mutex_);
+    GroupEffects effects;
+    ledger_.Broken(from, why, effects);
     steps = Resolve(effects);
   }
   Perform(steps);
@@ -146,10 +165,9 @@ void CollectiveGroup::Watch() {
 }
 
 void CollectiveGroup::WatchEnded(int rank, const absl::StatusOr<rpc::Reply>& reply) {
-  const absl::StatusOr<v1::CollectiveEnd> end =
-      reply.ok() ? rpc::Wire<v1::CollectiveEnd>::ParseReply(*reply, kWatchRank.info.name)
-                 : reply.status();
-  if (!end.ok()) return Lost(rank, end.status());
+  if (!reply.ok()) return Lost(rank, reply.status());
+  const auto end = rpc::Wire<v1::CollectiveEnd>::ParseReply(*reply, kWatchRank.info.name);
+  if (!end.ok()) return CannotTake(rank, end.status());
   if (!end->left()) return Fail(DecodeFailure(*end));
   Steps steps;
   std::vector<TakeAnswer> unanswered;
@@ -169,9 +187,11 @@ void CollectiveGroup::WatchEnded(int rank, const absl::StatusOr<rpc::Reply>& rep
 void CollectiveGroup::ServeWatch(int from, const WatchAnswer& answer) {
   std::map<int, WatchAnswer> ended, former;
   v1::CollectiveEnd end;
+  bool session_ended = false;
   {
     MutexLock lock(mutex_);
-    watched_by_[from] = true;
+    watched_in_[from] = answer.call()->session_epoch();
+    session_ended = watched_in_[from] <= ended_in_[from];
     if (const auto found = watchers_.find(from); found != watchers_.end())
       former.insert(watchers_.extract(found));
     if (ledger_.failure().ok()) {
@@ -198,14 +218,16 @@ void CollectiveGroup::ServeWatch(int from, const WatchAnswer& answer) {
     }
     EndWatches(cancelled, {});
   });
+  if (session_ended) Lost(from, SessionHasEnded());
 }
 
-void CollectiveGroup::SessionEnded(int from) {
+void CollectiveGroup::SessionEnded(int from, uint64_t epoch) {
   {
     MutexLock lock(mutex_);
-    if (!watched_by_[from]) return;  // an earlier session
+    ended_in_[from] = std::max(ended_in_[from], epoch);
+    if (watched_in_[from] != epoch) return;
   }
-  Lost(from, absl::UnavailableError("its session here has ended"));
+  Lost(from, SessionHasEnded());
 }
 
 }  // namespace psd::services

@@ -33,7 +33,7 @@ CollectiveService::CollectiveService(CollectiveGroup::Uses uses) : uses_(std::mo
   rpc::Serve(uses_.agent, kTakeTensor, this, &CollectiveService::ServeTake);
   rpc::Serve(uses_.agent, kWatchRank, this, &CollectiveService::ServeWatch);
   uses_.agent.OnSessionEnded(
-      [this](const rpc::PeerInfo& peer, uint64_t /*epoch*/) { SessionEnded(peer); });
+      [this](const rpc::PeerInfo& peer, uint64_t epoch) { SessionEnded(peer, epoch); });
 }
 
 absl::StatusOr<std::shared_ptr<CollectiveGroup>> CollectiveService::Make(GroupMembers members) {
@@ -117,11 +117,12 @@ absl::Status CollectiveService::ServeWatch(const rpc::Answer<v1::CollectiveEnd>&
   return absl::OkStatus();
 }
 
-void CollectiveService::SessionEnded(const rpc::PeerInfo& peer) {
+void CollectiveService::SessionEnded(const rpc::PeerInfo& peer, uint64_t epoch) {
   for (const GroupPtr& group : Groups()) {
     const std::vector<rpc::PeerInfo>& workers = group->members().workers;
     const auto worker = std::find(workers.begin(), workers.end(), peer);
-    if (worker != workers.end()) group->SessionEnded(static_cast<int>(worker - workers.begin()));
+    if (worker != workers.end())
+      group->SessionEnded(static_cast<int>(worker - workers.begin()), epoch);
   }
 }
 

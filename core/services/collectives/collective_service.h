@@ -60,7 +60,7 @@ class CollectiveService {
   absl::Status ServeTake(const rpc::Answer<rpc::Contents>& answer, v1::CollectiveTake request);
   absl::Status ServeWatch(const rpc::Answer<v1::CollectiveEnd>& answer,
                           v1::CollectiveWatch request);
-  void SessionEnded(const rpc::PeerInfo& peer) PSD_EXCLUDES(mutex_);
+  void SessionEnded(const rpc::PeerInfo& peer, uint64_t epoch) PSD_EXCLUDES(mutex_);
 
   const CollectiveGroup::Uses uses_;
   Mutex mutex_;  // leaf

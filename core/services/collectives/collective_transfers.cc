@@ -104,8 +104,8 @@ Future<Tensor> CollectiveGroup::Receive(int from, const std::string& label,
     if (!given.ok()) return self->NotReceived(from, number, given.status());
     const absl::Status taken = self->Received(from, number, *given);
     if (taken.ok()) return;
-    self->GiveUp(Annotate(
-        taken, absl::StrCat("tensor ", number, " from ", self->members_.workers[from].name)));
+    self->CannotTake(from, Annotate(taken, absl::StrCat("tensor ", number, " from ",
+                                                        self->members_.workers[from].name)));
   });
   Arm();
   return received.future();

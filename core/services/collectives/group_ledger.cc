@@ -289,6 +289,8 @@ bool GroupLedger::Needs(const Call& call, int rank) const {
 
 void GroupLedger::Lost(int rank, const absl::Status& why, GroupEffects& effects) {
   if (left_[rank]) return;
+  const auto detail = GetDetail(why);
+  if (detail.has_value() && detail->worker == members_[rank_]) return GiveUp(why, effects);
   if (!SaysDeath(why)) {
     return Fail(WithRemedy(OfGroup(why.code(),
                                    absl::StrCat(RankName(rank), " refused a message of ",
@@ -302,6 +304,15 @@ void GroupLedger::Lost(int rank, const absl::Status& why, GroupEffects& effects)
                                        why.message()),
                           rank),
                   kBuildAgain),
+       effects);
+}
+
+void GroupLedger::Broken(int rank, const absl::Status& why, GroupEffects& effects) {
+  Fail(WithRemedy(OfGroup(why.code(),
+                          absl::StrCat(RankName(rank), " sent ", RankName(rank_),
+                                       " what no rank of this version sends: ", why.message()),
+                          rank),
+                  "run the same version of psd on all ranks, then build the group again"),
        effects);
 }
 

@@ -80,9 +80,13 @@ class GroupLedger {
   void Stored(uint64_t number, GroupEffects& effects);
   void Reduced(uint64_t number, size_t index, GroupEffects& effects);
 
-  // A message to `rank` has failed. With UNAVAILABLE, ABORTED, CANCELLED and DEADLINE_EXCEEDED that
-  // rank has died, as far as this one can tell; with another code it refused the message.
+  // A message to `rank` has failed. If the detail of `why` names this rank, this rank cannot go on.
+  // Otherwise, with UNAVAILABLE, ABORTED, CANCELLED and DEADLINE_EXCEEDED, that rank has died, as
+  // far as this one can tell; with another code it refused the message.
   void Lost(int rank, const absl::Status& why, GroupEffects& effects);
+  // `rank` has sent what no honest rank sends, which this rank found only after it had taken the
+  // message.
+  void Broken(int rank, const absl::Status& why, GroupEffects& effects);
   // This rank cannot make its next call, and says why.
   void GiveUp(const absl::Status& why, GroupEffects& effects);
   // `rank` has ended its part in the group in order: it sends nothing any more. If it is this rank,

@@ -192,8 +192,10 @@ TEST(JoinTest, WrongOptionsAreRefusedAtOnce) {
   options.members = {"t1", "t2"};
   EXPECT_TRUE(refused("ranks", options)) << "this worker is no member";
   options.members = {"t0"};
-  options.timeout = absl::ZeroDuration();
-  EXPECT_TRUE(refused("ranks", options)) << "every call has a deadline";
+  for (absl::Duration timeout : {absl::ZeroDuration(), absl::InfiniteDuration()}) {
+    options.timeout = timeout;
+    EXPECT_TRUE(refused("ranks", options)) << "every call has a deadline, and not " << timeout;
+  }
   EXPECT_EQ(Group::Join(worker, "ranks").status().code(), absl::StatusCode::kFailedPrecondition)
       << "no group is declared";
 }

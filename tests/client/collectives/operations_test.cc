@@ -6,7 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "client/collectives/group.h"
 #include "client/psd.h"
 #include "core/tensor/ops/cast.h"
@@ -255,9 +257,16 @@ TEST_P(OperationsTest, WhatOneRankDoesWrongDoesNotCount) {
       EXPECT_EQ(root.code(), absl::StatusCode::kInvalidArgument);
       EXPECT_THAT(std::string(root.message()), HasSubstr(absl::StrCat("0 to ", ranks_ - 1)));
       EXPECT_EQ(group.Broadcast(Tensor(), 0).status().code(), absl::StatusCode::kInvalidArgument);
-      CollectiveOptions negative;
-      negative.timeout = absl::Seconds(-1);
-      EXPECT_EQ(group.Barrier(negative).code(), absl::StatusCode::kInvalidArgument);
+      for (absl::Duration timeout : {absl::Seconds(-1), absl::InfiniteDuration()}) {
+        CollectiveOptions wrong;
+        wrong.timeout = timeout;
+        for (const absl::Status& status : {group.Barrier(wrong), group.Send(Input(0, 3), 1, wrong),
+                                           group.Receive(1, wrong).status()}) {
+          EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+          EXPECT_THAT(std::string(status.message()),
+                      HasSubstr(absl::StrCat("is ", absl::FormatDuration(timeout))));
+        }
+      }
       EXPECT_EQ(group.Send(Input(0, 3), 0).code(), absl::StatusCode::kInvalidArgument);
       EXPECT_EQ(group.Send(Tensor(), 1).code(), absl::StatusCode::kInvalidArgument);
       EXPECT_EQ(group.Receive(ranks_).status().code(), absl::StatusCode::kInvalidArgument);

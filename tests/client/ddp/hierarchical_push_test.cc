@@ -130,6 +130,42 @@ TEST_F(HierarchicalPushTest, DDP_32_AContextIsSteppedOnce) {
   });
 }
 
+TEST_F(HierarchicalPushTest, DDP_32_OneOfTwoObjectsStepsAContextThatBothAreGiven) {
+  Start(2);
+  Sgd sgd;
+  sgd.lr = 1;
+  const auto full = [](double value) { return Must(Tensor::Full({5}, DType::kF32, value)); };
+  std::vector<Handles> handles(2);
+  std::vector<std::unique_ptr<HierarchicalPush>> second(2);
+  InParallel(2, [&](int i) {
+    handles[i] = Make(i, 2, {"b"}, sgd);
+    JoinGroup(i, "again", world_.Names());
+    second[i] = Must(HierarchicalPush::Create(worker(i), groups_[i], *handles[i].optimizer,
+                                              Parameters(i, {"b"})));
+  });
+  const std::vector<float> initial = Read("b");
+  const Context of_both = WithGradients(0, *handles[0].push, {full(1)});
+  std::vector<absl::Status> pusher(2), other(2);
+  InParallel(4, [&](int i) {
+    const int rank = i / 2, object = i % 2;
+    HierarchicalPush& push = object == 0 ? *handles[rank].push : *second[rank];
+    if (rank == 0) {
+      pusher[object] = push.Step(of_both);
+    } else {
+      other[object] = push.Step(WithGradients(1, push, {full(2)}));
+    }
+  });
+  const int stepped = pusher[0].ok() ? 0 : 1;
+  EXPECT_TRUE(pusher[stepped].ok()) << pusher[stepped];
+  EXPECT_TRUE(other[stepped].ok()) << other[stepped];
+  EXPECT_TRUE(absl::IsFailedPrecondition(pusher[1 - stepped])) << pusher[1 - stepped];
+  EXPECT_THAT(std::string(pusher[1 - stepped].message()), HasSubstr("was stepped before"));
+  EXPECT_TRUE(absl::IsFailedPrecondition(other[1 - stepped])) << other[1 - stepped];
+  std::vector<float> change = Read("b");
+  for (size_t i = 0; i < change.size(); ++i) change[i] -= initial[i];
+  EXPECT_THAT(change, Each(::testing::FloatNear(-3, 1e-4)));
+}
+
 TEST_F(HierarchicalPushTest, DDP_32_ASparseGradientOnOneRankIsRefusedOnAll) {
   Start(2);
   MakeParameter(worker(0), "owner1", "rows", Wavy({4, 2}, 3));
@@ -146,8 +182,10 @@ TEST_F(HierarchicalPushTest, DDP_32_ASparseGradientOnOneRankIsRefusedOnAll) {
               i == 1 ? absl::StatusCode::kInvalidArgument : absl::StatusCode::kFailedPrecondition);
     EXPECT_THAT(std::string(refused.message()), HasSubstr(i == 1 ? "is sparse" : "rank 1 (t1)"));
     EXPECT_TRUE(groups_[i]->status().ok());
+    // Nobody has pushed the gradients of rank 0, which may be stepped again.
     const absl::Status next =
-        handles.push->Step(WithGradients(i, *handles.push, {Wavy({4, 2}, i)}));
+        i == 0 ? handles.push->Step(context)
+               : handles.push->Step(WithGradients(i, *handles.push, {Wavy({4, 2}, i)}));
     EXPECT_TRUE(next.ok()) << next;
   });
 }

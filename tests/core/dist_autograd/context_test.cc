@@ -1,10 +1,13 @@
 #include "core/dist_autograd/context.h"
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "core/base/memory_budget.h"
 #include "core/tensor/ops/cast.h"
 #include "gtest/gtest.h"
@@ -184,6 +187,36 @@ TEST(ContextStateTest, DAG_54_SoDoSparseAndDenseOnes) {
   EXPECT_EQ(sum.gradient.data<float>()[0], kThreads * kAdds);
   EXPECT_EQ(sum.gradient.data<float>()[1], 2 * kThreads * kAdds);
   EXPECT_EQ(sum.version.oldest(), 5u);
+}
+
+std::vector<LeafGradient> Keys(const std::vector<uint64_t>& sequences) {
+  std::vector<LeafGradient> leaves;
+  for (uint64_t sequence : sequences) leaves.emplace_back().key = {2, sequence};
+  return leaves;
+}
+
+TEST(ContextStateTest, GradientsAreHandedOverOnce) {
+  IdSource ids(1);
+  ContextState context({1, 1}, ids);
+  EXPECT_TRUE(context.HandOver(Keys({1, 2})));
+  EXPECT_FALSE(context.HandOver(Keys({3, 2}))) << "2 was handed over";
+  EXPECT_TRUE(context.HandOver(Keys({3}))) << "it stayed when 2 was refused";
+  context.TakeBack(Keys({1, 2}));
+  EXPECT_TRUE(context.HandOver(Keys({2, 1})));
+  EXPECT_FALSE(context.HandOver(Keys({3}))) << "only 1 and 2 were taken back";
+}
+
+TEST(ContextStateTest, OneOfManyThreadsGetsTheGradients) {
+  IdSource ids(1);
+  ContextState context({1, 1}, ids);
+  std::atomic<int> handed_over{0};
+  std::atomic<uint64_t> claims{0};
+  FromManyThreads([&] {
+    // Four claims in a row, mostly of different threads, are for the same leaf.
+    handed_over += context.HandOver(Keys({claims++ / kThreads})) ? 1 : 0;
+    return absl::OkStatus();
+  });
+  EXPECT_EQ(handed_over, kAdds);
 }
 
 TEST(ContextStateTest, AnUnknownVersionHidesNoOlderOne) {

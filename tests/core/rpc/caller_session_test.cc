@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/time/time.h"
+#include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/rpc/header.h"
 #include "core/rpc/session_types.h"
@@ -52,14 +53,18 @@ class CallerSessionTest : public ::testing::Test {
     }
     return requests;
   }
-  // The codes of the calls that are over.
+  // The statuses of the calls that are over.
+  std::vector<absl::Status> Statuses() const {
+    std::vector<absl::Status> statuses;
+    for (const Action& action : actions_) {
+      if (auto* over = std::get_if<CompleteAction>(&action)) statuses.push_back(over->status);
+    }
+    return statuses;
+  }
+  // Their codes.
   std::vector<absl::StatusCode> Outcomes() const {
     std::vector<absl::StatusCode> outcomes;
-    for (const Action& action : actions_) {
-      if (auto* over = std::get_if<CompleteAction>(&action)) {
-        outcomes.push_back(over->status.code());
-      }
-    }
+    for (const absl::Status& status : Statuses()) outcomes.push_back(status.code());
     return outcomes;
   }
   // The calls that the session tells the peer to stop.
@@ -93,6 +98,21 @@ TEST_F(CallerSessionTest, RPC_61_EveryMutationHasANumberAndAnAnswerIsAcknowledge
   EXPECT_EQ(sent[0].ack.watermark, 0u);
   EXPECT_EQ(sent[1].sequence, 2u);
   EXPECT_EQ(sent[1].ack.watermark, 1u);
+}
+
+TEST_F(CallerSessionTest, ARequestForWhichThisWorkerHasNoMemoryNamesThisWorker) {
+  const absl::Status no_memory =
+      WithRemedy(absl::ResourceExhaustedError("no memory for 8 bytes"), "raise the budget");
+  for (CallId id : {1, 2}) Ask(id);
+  session_.OnSendRefused(1, no_memory, actions_);
+  session_.OnSendRefused(2, absl::InvalidArgumentError("b takes 7 bytes at most"), actions_);
+  const std::vector<absl::Status> refused = Statuses();
+  ASSERT_EQ(refused.size(), 2u);
+  EXPECT_EQ(refused[0].code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(refused[0].message(),
+            "a, this worker, cannot queue a request to b: no memory for 8 bytes; raise the budget");
+  EXPECT_EQ(GetDetail(refused[0]), (ErrorDetail{"a", "", "raise the budget", false}));
+  EXPECT_EQ(GetDetail(refused[1])->worker, "b") << "whose limit it is";
 }
 
 TEST_F(CallerSessionTest, AnAnswerOfAnEarlierSessionDoesNotCount) {

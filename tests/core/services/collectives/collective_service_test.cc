@@ -11,10 +11,13 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "core/base/buffer.h"
+#include "core/base/clock.h"
 #include "core/base/executor.h"
 #include "core/base/future.h"
 #include "core/base/status.h"
 #include "core/base/timer.h"
+#include "core/carrier/carrier.h"
+#include "core/carrier/grpc/grpc_factory.h"
 #include "core/rpc/declared_method.h"
 #include "core/rpc/message_io.h"
 #include "core/rpc/rpc_agent.h"
@@ -26,6 +29,7 @@
 #include "gtest/gtest.h"
 #include "proto/psd/v1/collective.pb.h"
 #include "tests/client/test_world.h"
+#include "tests/core/picky_carrier.h"
 
 namespace psd::services {
 namespace {
@@ -34,6 +38,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr uint64_t kGeneration = 7;
+constexpr uint64_t kEpoch = 3;  // of the session of made-up calls
 
 CollectiveCall AllReduce(int64_t elements) {
   CollectiveCall call;
@@ -47,7 +52,7 @@ CollectiveCall AllReduce(int64_t elements) {
 class GivenUpCall : public rpc::ServerCall {
  public:
   const rpc::PeerInfo& caller() const override { return caller_; }
-  uint64_t session_epoch() const override { return 1; }
+  uint64_t session_epoch() const override { return kEpoch; }
   absl::Time deadline() const override { return absl::InfiniteFuture(); }
   const std::string& method() const override { return method_; }
   rpc::Payload& payload() override { return payload_; }
@@ -142,6 +147,39 @@ class CollectiveServiceTest : public ::testing::Test {
                        absl::Seconds(60));
   }
 
+  // Makes the parts of `first` and b in a group of these two.
+  std::vector<std::shared_ptr<CollectiveGroup>> MakeTwo(TestOwner& first) {
+    first.runtime().agent().AddPeer("b", b_.address().address);
+    Must(first.runtime().agent().Connect("b", {}).Wait());
+    GroupMembers members;
+    members.name = "two";
+    members.generation = kGeneration + 1;
+    std::vector<std::shared_ptr<CollectiveGroup>> parts;
+    for (TestOwner* each : {&first, &b_})
+      members.workers.push_back({each->runtime().name(), each->runtime().incarnation()});
+    for (TestOwner* each : {&first, &b_}) {
+      parts.push_back(Must(each->runtime().collectives().Make(members)));
+      ++members.rank;
+    }
+    for (const auto& part : parts) part->Watch();
+    return parts;
+  }
+  // Options of a worker whose links keep `rules`.
+  static worker::RuntimeOptions Picky(testing::PickyRules rules) {
+    worker::RuntimeOptions options;
+    options.carrier = std::make_shared<testing::PickyCarrier>(Must(carrier::NewGrpcCarrier({})),
+                                                              std::move(rules));
+    return options;
+  }
+  // The error of a because of what b has sent.
+  static void ExpectNamesSender(const absl::Status& status) {
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("group 'ranks': rank 1 (b) sent rank 0 (a) what no rank of this version "
+                          "sends"));
+    EXPECT_EQ(GetDetail(status)->worker, "b");
+  }
+
   TestOwner a_, b_, c_;
   std::shared_ptr<CollectiveGroup> group_;
   std::shared_ptr<CollectiveGroup> other_;  // only takes what a sends
@@ -209,6 +247,39 @@ TEST_F(CollectiveServiceTest, CallsThatWaitKeepNoMessageAndAreNotMadeTwice) {
   EXPECT_TRUE(absl::IsInvalidArgument(first.Wait().status())) << "a second one came";
   group_->Leave(absl::ZeroDuration());
   EXPECT_TRUE(Must(second.Wait()).left());
+}
+
+// The notice that an earlier session has ended may come after the rank has met this one again.
+TEST_F(CollectiveServiceTest, OnlyTheEndOfTheSessionInWhichARankWatchesFailsTheGroup) {
+  group_->SessionEnded(1, kEpoch - 2);
+  group_->ServeWatch(1, rpc::Answer<v1::CollectiveEnd>(std::make_shared<GivenUpCall>()));
+  group_->SessionEnded(1, kEpoch - 1);
+  EXPECT_TRUE(group_->failure().ok()) << group_->failure();
+  group_->SessionEnded(1, kEpoch);
+  ASSERT_TRUE(absl::IsUnavailable(group_->failure())) << group_->failure();
+  EXPECT_EQ(GetDetail(group_->failure())->worker, "b");
+}
+
+// The watch is served on one thread while the end of its session comes on another.
+TEST_F(CollectiveServiceTest, AWatchInASessionThatHasEndedFailsTheGroup) {
+  group_->SessionEnded(1, kEpoch);
+  EXPECT_TRUE(group_->failure().ok()) << "the rank has not watched yet";
+  group_->ServeWatch(1, rpc::Answer<v1::CollectiveEnd>(std::make_shared<GivenUpCall>()));
+  ASSERT_TRUE(absl::IsUnavailable(group_->failure())) << group_->failure();
+  EXPECT_EQ(GetDetail(group_->failure())->worker, "b");
+}
+
+TEST_F(CollectiveServiceTest, TheEndOfARankThatWatchesFailsTheGroup) {
+  v1::CollectiveWatch watch;
+  watch.set_generation(kGeneration);
+  const auto watched = rpc::Ask(b_.runtime().agent(), kWatchRank, {"a"}, watch, {});
+  // A later call of b is answered when a has the watch.
+  EXPECT_TRUE(absl::IsInvalidArgument(Send(b_, kEnterCall, Enter(0, AllReduce(1)))));
+  b_.runtime().agent().Shutdown(absl::ZeroDuration());
+  const absl::Time until = absl::Now() + absl::Seconds(20);
+  while (group_->failure().ok() && absl::Now() < until) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_TRUE(absl::IsUnavailable(group_->failure())) << group_->failure();
+  EXPECT_THAT(std::string(group_->failure().message()), HasSubstr("its session here has ended"));
 }
 
 TEST_F(CollectiveServiceTest, ARankWhoseGroupHasFailedSaysWhoIsToBlame) {
@@ -296,6 +367,47 @@ TEST_F(CollectiveServiceTest, TheTimersOfAWorkerRunOnAfterAReceiveWasLate) {
   EXPECT_TRUE(ran.future().WaitFor(absl::Seconds(20)));
 }
 
+// Rank 0 waits for the sums of both others, and cannot tell at the deadline which of them waits for
+// the other. When those of b come, c is the one.
+TEST_F(CollectiveServiceTest, ALateRankIsNamedAsSoonAsItIsClearWhichOneItIs) {
+  FakeClock clock;
+  TimerQueue timers(clock);
+  // Ranks whose groups have failed take all messages.
+  const auto parts = MakeThree();
+  for (int rank : {1, 2}) parts[rank]->GiveUp(absl::InternalError("takes all messages"));
+  const auto group = std::make_shared<CollectiveGroup>(
+      CollectiveGroup::Uses{a_.runtime().agent(), a_.runtime().executor(), timers, clock, nullptr},
+      parts[0]->members());
+  const auto advance = [&](absl::Duration by) {
+    clock.Advance(by);
+    timers.Poll();
+    const Promise<Unit> ran;  // after the timers that are due
+    timers.RunAfter(absl::ZeroDuration(), [ran] { ran.Set(Unit{}); });
+    Must(ran.future().Wait());
+  };
+  constexpr int kPart = 100'000;
+  const CollectiveCall call = AllReduce(3 * kPart);
+  const auto serve_piece = [&](int from, uint32_t phase) {
+    return group->ServePiece(from, Piece(0, phase, 0),
+                             {Buffer::FromString(std::string(kPart * sizeof(float), '\0'))});
+  };
+  const auto sum =
+      group->Start(call, {Must(Tensor::Full({3 * kPart}, DType::kF32, 1))}, absl::Seconds(60));
+  for (int from : {1, 2}) {
+    EXPECT_TRUE(group->ServeEnter(from, Enter(0, call), {}).ok());
+    EXPECT_TRUE(serve_piece(from, 0).ok());
+  }
+  advance(absl::Seconds(60));
+  advance(absl::Milliseconds(100));  // in which it reads what has come
+  EXPECT_TRUE(group->failure().ok()) << group->failure();
+  EXPECT_TRUE(serve_piece(1, 1).ok());
+  advance(absl::ZeroDuration());
+  ASSERT_TRUE(absl::IsDeadlineExceeded(group->failure())) << group->failure();
+  EXPECT_EQ(GetDetail(group->failure())->worker, "c");
+  EXPECT_EQ(sum.Wait().status(), group->failure());
+  WaitForOwners(group, 1);  // which use the clock
+}
+
 // The group of a rank that has given up a receive has ended, and its watch says how.
 TEST_F(CollectiveServiceTest, ASendToARankThatHasGivenUpWaitsForTheReason) {
   const Tensor ones = Must(Tensor::Full({4}, DType::kF32, 1));
@@ -320,28 +432,55 @@ TEST_F(CollectiveServiceTest, ASendToARankThatHasGivenUpWaitsForTheReason) {
   EXPECT_EQ(second.Wait().status(), group_->failure());
 }
 
-// Bytes that are no bools stand for all results that a rank cannot take, such as for lack of
-// memory.
-TEST_F(CollectiveServiceTest, ARankThatCannotTakeAResultSaysThatItIsTheOne) {
+TEST_F(CollectiveServiceTest, AResultThatNoHonestRankSendsNamesItsSender) {
   CollectiveCall broadcast;
   broadcast.operation = Operation::kBroadcast;
   broadcast.form = TensorForm{DType::kBool, {1}};
   broadcast.root = 1;
   EXPECT_TRUE(Send(b_, kEnterCall, Enter(0, broadcast), "\x02").ok());
   const absl::Status status = group_->Start(broadcast, {}, absl::Seconds(60)).Wait().status();
-  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("group 'ranks': rank 0 (a) cannot go on"));
-  EXPECT_EQ(GetDetail(status)->worker, "a");
   EXPECT_EQ(group_->failure(), status);
+  ExpectNamesSender(status);
 }
 
-TEST_F(CollectiveServiceTest, ARankThatCannotTakeATensorSaysThatItIsTheOne) {
+TEST_F(CollectiveServiceTest, ATensorThatNoHonestRankSendsNamesItsSender) {
   const Tensor bad = Must(Tensor::FromBuffer({1}, DType::kBool, Buffer::FromString("\x02")));
   const Future<Unit> sent = other_->Send(bad, 0, "", absl::Seconds(60));
-  const absl::Status status = group_->Receive(1, "", absl::Seconds(60)).Wait().status();
-  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("group 'ranks': rank 0 (a) cannot go on"));
-  EXPECT_EQ(GetDetail(status)->worker, "a");
+  ExpectNamesSender(group_->Receive(1, "", absl::Seconds(60)).Wait().status());
+  EXPECT_TRUE(sent.Wait().ok());
+}
+
+TEST_F(CollectiveServiceTest, ARankWithoutMemoryToSendNamesItself) {
+  testing::PickyRules rules;
+  rules.refuses = [](const carrier::Message& message) {
+    return message.buffers.empty() ? absl::OkStatus() : absl::ResourceExhaustedError("no memory");
+  };
+  TestOwner narrow("narrow", Picky(rules));
+  const auto parts = MakeTwo(narrow);
+  for (const auto& part : parts) {
+    const absl::Status status = StartSmall(*part, 1).Wait().status();
+    EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("group 'two': rank 0 (narrow) cannot go on: narrow, this worker, cannot "
+                          "queue a request to b: no memory"));
+    EXPECT_EQ(GetDetail(status)->worker, "narrow");
+  }
+}
+
+TEST_F(CollectiveServiceTest, ARankWithoutMemoryForATensorNamesItself) {
+  testing::PickyRules rules;
+  rules.lacks_room = [](const carrier::Message& message) {
+    return message.buffers.empty() ? absl::OkStatus() : absl::ResourceExhaustedError("no memory");
+  };
+  TestOwner narrow("narrow", Picky(rules));
+  const auto parts = MakeTwo(narrow);
+  const Future<Unit> sent =
+      parts[1]->Send(Must(Tensor::Full({4}, DType::kF32, 1)), 0, "", absl::Seconds(60));
+  const absl::Status status = parts[0]->Receive(1, "", absl::Seconds(60)).Wait().status();
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("group 'two': rank 0 (narrow) cannot go on"));
+  EXPECT_EQ(GetDetail(status)->worker, "narrow");
   EXPECT_TRUE(sent.Wait().ok());
 }
 

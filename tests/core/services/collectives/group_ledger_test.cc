@@ -337,6 +337,27 @@ TEST_F(GroupLedgerTest, ARankThatRefusesAMessageIsNotTakenForDead) {
   EXPECT_EQ(Culprit(), "b");
 }
 
+TEST_F(GroupLedgerTest, ARankThatCannotSendAMessageNamesItself) {
+  const absl::Status no_memory =
+      WithDetail(absl::ResourceExhaustedError("no memory for 8 bytes"), {"a", "", "", false});
+  ledger_.Left(2, effects_);
+  ledger_.Lost(2, no_memory, effects_);
+  EXPECT_TRUE(ledger_.failure().ok()) << "a rank that has left needs no message";
+  ledger_.Lost(1, no_memory, effects_);
+  EXPECT_EQ(ledger_.failure().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(Failure(), HasSubstr("rank 0 (a) cannot go on: no memory for 8 bytes"));
+  EXPECT_EQ(Culprit(), "a");
+}
+
+TEST_F(GroupLedgerTest, ARankThatSendsWhatNoHonestRankSendsIsNamed) {
+  ledger_.Broken(1, absl::InvalidArgumentError("no bools"), effects_);
+  EXPECT_EQ(Effects(), "fail");
+  EXPECT_TRUE(absl::IsFailedPrecondition(ledger_.failure())) << ledger_.failure();
+  EXPECT_THAT(Failure(), HasSubstr("rank 1 (b) sent rank 0 (a) what no rank of this version sends: "
+                                   "no bools"));
+  EXPECT_EQ(Culprit(), "b");
+}
+
 TEST_F(GroupLedgerTest, ARankThatGivesUpIsNamedWithItsReason) {
   ledger_.GiveUp(absl::ResourceExhaustedError("no memory"), effects_);
   EXPECT_EQ(Effects(), "fail");

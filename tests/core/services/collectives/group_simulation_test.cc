@@ -274,7 +274,8 @@ class Simulation {
         }
         case GroupEffect::kComplete: {
           RunningCall& running = Running(rank, effect.number);
-          auto results = running.data.Results();
+          int wrong = -1;
+          auto results = running.data.Results(wrong);
           ASSERT_TRUE(results.ok()) << results.status();
           EXPECT_FALSE(running.results.has_value()) << "a call completes once";
           running.results = *std::move(results);
