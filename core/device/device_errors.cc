@@ -26,10 +26,10 @@ absl::Status NoMoreStreams(absl::string_view name) {
 
 absl::Status NotInMemory(absl::string_view operation, absl::string_view stream,
                          absl::string_view device, size_t bytes) {
-  return WithRemedy(absl::InvalidArgumentError(
-                        absl::StrCat(operation, " on ", stream, " was given ", bytes,
-                                     " bytes that are not in the memory of ", device)),
-                    "copy them to a block of this device first");
+  return WithRemedy(
+      absl::InvalidArgumentError(absl::StrCat(operation, " on ", stream, " was given ", bytes,
+                                              " bytes that are not in the memory of ", device)),
+      "copy them to a block of this device first");
 }
 
 absl::Status NotPinned(absl::string_view operation, absl::string_view stream,
@@ -55,10 +55,9 @@ absl::Status OtherKindOfEvent(absl::string_view stream) {
 }
 
 absl::Status NoDirectCopy(absl::string_view stream, const Device& from) {
-  return WithRemedy(
-      absl::UnimplementedError(absl::StrCat(stream, " cannot copy from ", from.name(),
-                                            ", which is another kind of device")),
-      "copy through the host");
+  return WithRemedy(absl::UnimplementedError(absl::StrCat(stream, " cannot copy from ", from.name(),
+                                                          ", which is another kind of device")),
+                    "copy through the host");
 }
 
 }  // namespace psd
