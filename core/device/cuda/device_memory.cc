@@ -27,7 +27,7 @@ size_t TakenBytes(size_t bytes) {
   return std::max<size_t>(bytes, 1);
 }
 
-// The free bytes of the current device, for errors. 0 if they are unknown.
+// The free bytes of the current device, for errors. 0 if CUDA cannot tell.
 size_t FreeBytes() {
   size_t free = 0, total = 0;
   return cudaMemGetInfo(&free, &total) == cudaSuccess ? free : 0;
@@ -55,7 +55,11 @@ absl::StatusOr<cudaMemPool_t> NewPool(CudaContext& context, size_t budget_bytes)
 absl::StatusOr<std::unique_ptr<DeviceMemory>> DeviceMemory::Create(
     std::shared_ptr<CudaContext> context, size_t budget_bytes) {
   PSD_RETURN_IF_ERROR(context->Enter());
-  if (budget_bytes == 0) budget_bytes = BudgetOf(FreeBytes());
+  if (budget_bytes == 0) {
+    size_t free = 0, total = 0;
+    PSD_RETURN_IF_ERROR(context->Check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo"));
+    budget_bytes = BudgetOf(free);
+  }
   cudaStream_t freeing = nullptr;
   PSD_RETURN_IF_ERROR(context->Check(cudaStreamCreateWithFlags(&freeing, cudaStreamNonBlocking),
                                      "cudaStreamCreateWithFlags"));
@@ -105,10 +109,15 @@ absl::StatusOr<std::byte*> DeviceMemory::Allocate(CudaStream& stream, size_t byt
   MutexLock lock(mutex_);
   if (address.ok()) {
     living_[*address] = {bytes, {&stream}};
-  } else {
-    used_bytes_ -= bytes;
+    return address;
   }
-  return address;
+  used_bytes_ -= bytes;
+  if (!absl::IsResourceExhausted(address.status())) return address;
+  return WithRemedy(
+      absl::ResourceExhaustedError(absl::StrCat(
+          context_->name(), " has no room for ", bytes, " bytes more: ", used_bytes_,
+          " bytes of its budget of ", budget_bytes_, " are in use, but the GPU is full")),
+      "end other programs that use the GPU, or drop values there");
 }
 
 absl::StatusOr<std::byte*> DeviceMemory::Take(CudaStream& stream, size_t bytes) {
@@ -124,15 +133,7 @@ absl::StatusOr<std::byte*> DeviceMemory::Take(CudaStream& stream, size_t bytes) 
     PSD_RETURN_IF_ERROR(context_->Check(cudaMemPoolTrimTo(pool_, 0), "cudaMemPoolTrimTo"));
     error = cudaMallocFromPoolAsync(&address, TakenBytes(bytes), pool_, stream.handle());
   }
-  const absl::Status taken =
-      context_->Check(error, absl::StrCat("an allocation of ", bytes, " bytes"));
-  if (absl::IsResourceExhausted(taken))
-    return WithRemedy(absl::ResourceExhaustedError(absl::StrCat(
-                          context_->name(), " has no ", bytes, " bytes: ", used_bytes(), " of ",
-                          budget_bytes_, " bytes of the budget are in use with them, but only ",
-                          FreeBytes(), " bytes are free on the GPU")),
-                      "end other programs that use the GPU, or drop values there");
-  PSD_RETURN_IF_ERROR(taken);
+  PSD_RETURN_IF_ERROR(context_->Check(error, absl::StrCat("an allocation of ", bytes, " bytes")));
   return static_cast<std::byte*>(address);
 }
 

@@ -117,6 +117,8 @@ TEST_F(CudaFaultsTest, WithoutABudgetItIsNineTenthsOfWhatIsFree) {
   const auto device = OpenCudaDevice({});
   ASSERT_TRUE(device.ok()) << device.status();
   EXPECT_EQ((*device)->budget_bytes(), (size_t{1} << 20) / 10 * 9);
+  FailNextCall("cudaMemGetInfo", cudaErrorLaunchFailure);
+  EXPECT_EQ(OpenCudaDevice({}).status().code(), absl::StatusCode::kUnavailable);
 }
 
 TEST_F(CudaFaultsTest, AnAllocationWaitsForMemoryThatIsStillInUse) {
@@ -137,7 +139,6 @@ TEST_F(CudaFaultsTest, AnAllocationWaitsForMemoryThatIsStillInUse) {
 
 TEST_F(CudaFaultsTest, AFullGpuRefusesAnAllocationAndGoesOn) {
   const auto device = OpenDevice();
-  FailNextCall("cudaMemPoolTrimTo", cudaSuccess);
   FailNextCall("cudaMallocFromPoolAsync", cudaErrorMemoryAllocation);
   EXPECT_TRUE(device->memory().Allocate(100).ok());  // the second attempt
   FailNextCall("cudaMallocFromPoolAsync", cudaErrorMemoryAllocation);
@@ -147,6 +148,19 @@ TEST_F(CudaFaultsTest, AFullGpuRefusesAnAllocationAndGoesOn) {
   EXPECT_EQ(device->used_bytes(), 0u);
   EXPECT_TRUE(device->health().ok());
   EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+}
+
+TEST_F(CudaFaultsTest, AnAllocationOnAFullGpuNamesNeedBudgetAndUse) {
+  CudaDeviceOptions options;
+  options.budget_bytes = 5000;
+  const auto device = OpenDevice(options);
+  ShrinkFakeMachine(3000);  // another program took the rest
+  const auto refused = device->memory().Allocate(4000);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(refused.status().message(),
+              HasSubstr("cuda:0 has no room for 4000 bytes more: 0 bytes of its budget of 5000 are "
+                        "in use, but the GPU is full"));
+  EXPECT_EQ(device->used_bytes(), 0u);
 }
 
 TEST_F(CudaFaultsTest, AnOperationThatIsRefusedChangesNothing) {

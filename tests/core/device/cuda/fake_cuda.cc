@@ -142,6 +142,11 @@ void ResetFakeCuda(const FakeMachine& next) {
   living = 0;
 }
 
+void ShrinkFakeMachine(size_t memory_bytes) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  machine.memory_bytes = memory_bytes;
+}
+
 void FailNextCall(const std::string& function, int error) {
   const std::lock_guard<std::mutex> lock(mutex);
   fails_next_call[function] = static_cast<cudaError_t>(error);

@@ -28,6 +28,9 @@ struct FakeMachine {
 // Starts anew. Requires: no device is open.
 void ResetFakeCuda(const FakeMachine& machine = {});
 
+// The memory of each device becomes smaller.
+void ShrinkFakeMachine(size_t memory_bytes);
+
 // Lets the next call of `function` return `error` and do nothing.
 void FailNextCall(const std::string& function, int error);
 
