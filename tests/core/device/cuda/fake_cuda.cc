@@ -53,7 +53,10 @@ std::map<std::string, cudaError_t> fails_next_call;
 // Freed ones stay, so that no address is used twice.
 std::map<const void*, FakeBlock> blocks;
 std::map<const void*, FakeBlock> pinned;
+// Objects stay until the next ResetFakeCuda, because a lost device's are never destroyed.
 std::vector<std::unique_ptr<CUstream_st>> streams;
+std::vector<std::unique_ptr<CUevent_st>> events;
+std::vector<std::unique_ptr<CUmemPoolHandle_st>> pools;
 int living = 0;
 thread_local int current = 0;
 thread_local cudaError_t last_error = cudaSuccess;
@@ -139,6 +142,8 @@ void ResetFakeCuda(const FakeMachine& next) {
   blocks.clear();
   pinned.clear();
   streams.clear();
+  events.clear();
+  pools.clear();
   living = 0;
 }
 
@@ -252,14 +257,15 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned /*flags*/) {
   return fake::Call("cudaEventCreateWithFlags", fake::current, [&] {
-    *event = new CUevent_st{fake::current};
+    fake::events.push_back(std::make_unique<CUevent_st>());
+    *event = fake::events.back().get();
+    (*event)->device = fake::current;
     ++fake::living;
     return cudaSuccess;
   });
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  return fake::CallOn("cudaEventDestroy", event->device, [&] {
-    delete event;
+  return fake::CallOn("cudaEventDestroy", event->device, [] {
     --fake::living;
     return cudaSuccess;
   });
@@ -289,14 +295,15 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
 
 cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* properties) {
   return fake::Call("cudaMemPoolCreate", properties->location.id, [&] {
-    *pool = new CUmemPoolHandle_st{properties->location.id};
+    fake::pools.push_back(std::make_unique<CUmemPoolHandle_st>());
+    *pool = fake::pools.back().get();
+    (*pool)->device = properties->location.id;
     ++fake::living;
     return cudaSuccess;
   });
 }
 cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) {
-  return fake::CallOn("cudaMemPoolDestroy", pool->device, [&] {
-    delete pool;
+  return fake::CallOn("cudaMemPoolDestroy", pool->device, [] {
     --fake::living;
     return cudaSuccess;
   });
