@@ -12,13 +12,13 @@
 #include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/base/tsan.h"
+#include "core/device/device_errors.h"
 #include "core/device/emulated/quiet_lock.h"
 
 namespace psd {
 namespace {
 
 using emulated::DeviceArena;
-using emulated::NoMemory;
 using emulated::QuietLock;
 using emulated::QuietPtr;
 using emulated::StreamScheduler;
@@ -147,10 +147,7 @@ absl::StatusOr<Stream*> EmulatedDevice::AddStream() {
 absl::StatusOr<EmulatedStream*> EmulatedDevice::NewStream() {
   {
     QuietLock lock(mutex_);
-    if (stream_count_ == kMaxStreams)
-      return WithRemedy(absl::ResourceExhaustedError(absl::StrCat(
-                            name(), " has ", kMaxStreams, " streams already, which is the most")),
-                        "use one of its streams for more work");
+    if (stream_count_ == kMaxStreams) return NoMoreStreams(name());
     ++stream_count_;
   }
   const absl::StatusOr<uint32_t> number = scheduler_->AddStream();
@@ -171,9 +168,7 @@ size_t EmulatedDevice::used_bytes() const {
 
 absl::Status EmulatedDevice::health() const {
   QuietLock lock(mutex_);
-  if (lost_.empty()) return absl::OkStatus();
-  return WithRemedy(absl::UnavailableError(absl::StrCat(name(), " is lost: ", lost_)),
-                    "load its values from a save on another device, and restart the worker");
+  return lost_.empty() ? absl::OkStatus() : DeviceLost(name(), lost_);
 }
 
 size_t EmulatedDevice::BytesToEnd(const void* address) const {
@@ -297,17 +292,10 @@ EmulatedDevice::Living* EmulatedDevice::Find(const Block& block) {
   return found == living_.end() ? nullptr : &found->second;
 }
 
-absl::Status EmulatedDevice::UnknownBlock(const Block& block) const {
-  return WithRemedy(
-      absl::InvalidArgumentError(absl::StrCat("a stream of ", name(), " cannot use a block of ",
-                                              DeviceName(block.place().device()))),
-      "copy it with CopyFrom");
-}
-
 absl::Status EmulatedDevice::AlsoUses(uint32_t stream, const Block& block) {
   QuietLock lock(mutex_);
   Living* const living = Find(block);
-  if (living == nullptr) return UnknownBlock(block);
+  if (living == nullptr) return UnknownBlock(name(), block);
   if (!living->UsedBy(stream)) living->streams.push_back(stream);
   return absl::OkStatus();
 }
@@ -317,7 +305,7 @@ absl::Status EmulatedDevice::WaitForUsers(EmulatedStream& stream, const Block& b
   {
     QuietLock lock(mutex_);
     Living* const living = Find(block);
-    if (living == nullptr) return UnknownBlock(block);
+    if (living == nullptr) return UnknownBlock(name(), block);
     for (const std::unique_ptr<EmulatedStream>& each : streams_)
       if (each.get() != &stream && living->UsedBy(each->number_)) others.push_back(each.get());
     living->streams.resize(1);

@@ -115,7 +115,6 @@ class EmulatedDevice : public Device, public std::enable_shared_from_this<Emulat
   absl::Status WaitForUsers(EmulatedStream& stream, const Block& block);
   // Returns what is known of the block; null if it is none of this device.
   Living* Find(const Block& block) PSD_REQUIRES(mutex_);
-  absl::Status UnknownBlock(const Block& block) const;
   // Counts an operation that is to be added. Returns whether it will fail, or an error that
   // refuses it.
   absl::StatusOr<bool> Admit(absl::string_view operation);

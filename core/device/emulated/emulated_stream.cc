@@ -7,6 +7,7 @@
 #include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/base/tsan.h"
+#include "core/device/device_errors.h"
 #include "core/device/emulated/emulated_device.h"
 #include "core/device/emulated/quiet_ptr.h"
 #include "core/device/emulated/stream_scheduler.h"
@@ -101,9 +102,7 @@ std::shared_ptr<Event> EmulatedStream::Mark() {
 absl::Status EmulatedStream::WaitFor(const std::shared_ptr<Event>& event) {
   const auto* const known = dynamic_cast<const EmulatedEvent*>(event.get());
   if (known == nullptr || known->scheduler() != &device_.scheduler())
-    return WithRemedy(absl::InvalidArgumentError(absl::StrCat(
-                          name(), " cannot wait for an event of another kind of device")),
-                      "wait for it on the host");
+    return OtherKindOfEvent(name());
   PSD_RETURN_IF_ERROR(device_.health());
   AddToQueue([result = known->result()] { static_cast<void>(result->Get()); }, {known->point()});
   return absl::OkStatus();
@@ -145,11 +144,7 @@ absl::Status EmulatedStream::CopyOut(std::byte* pinned, const std::byte* from, s
 absl::Status EmulatedStream::CopyFrom(std::byte* to, Device& from_device, const std::byte* from,
                                       size_t bytes) {
   EmulatedDevice* const source = Related(from_device, device_.scheduler());
-  if (source == nullptr)
-    return WithRemedy(
-        absl::UnimplementedError(absl::StrCat(name(), " cannot copy from ", from_device.name(),
-                                              ", which is another kind of device")),
-        "copy through the host");
+  if (source == nullptr) return NoDirectCopy(name(), from_device);
   PSD_RETURN_IF_ERROR(source->health());
   if (bytes == 0) return device_.health();
   PSD_RETURN_IF_ERROR(CheckAddress("CopyFrom", to, bytes));
@@ -209,10 +204,7 @@ absl::Status EmulatedStream::AddKernel(absl::string_view kernel, absl::AnyInvoca
 absl::Status EmulatedStream::CheckAddress(absl::string_view operation, const void* address,
                                           size_t bytes) const {
   if (device_.arena_->Contains(address, bytes)) return absl::OkStatus();
-  return WithRemedy(absl::InvalidArgumentError(
-                        absl::StrCat(operation, " on ", name(), " was given ", bytes,
-                                     " bytes that are not in the memory of ", device_.name())),
-                    "copy them to a block of this device first");
+  return NotInMemory(operation, name(), device_.name(), bytes);
 }
 
 absl::Status EmulatedStream::CheckAlignment(absl::string_view operation, const void* address,
@@ -229,11 +221,7 @@ absl::Status EmulatedStream::CheckAlignment(absl::string_view operation, const v
 absl::Status EmulatedStream::CheckPinned(absl::string_view operation, const std::byte* address,
                                          size_t bytes) const {
   if (device_.pinned_->Contains(address, bytes)) return absl::OkStatus();
-  return WithRemedy(
-      absl::InvalidArgumentError(absl::StrCat(
-          operation, " on ", name(), " was given ", bytes,
-          " bytes of the host that are not in one block of the pinned memory of ", device_.name())),
-      "allocate them from pinned_memory() of the device");
+  return NotPinned(operation, name(), device_.name(), bytes);
 }
 
 void EmulatedStream::CheckStillPinned(const std::byte* address, size_t bytes) const {

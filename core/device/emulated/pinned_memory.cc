@@ -3,20 +3,10 @@
 #include <iterator>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "core/base/remedy.h"
-#include "core/base/status.h"
+#include "core/device/device_errors.h"
 #include "core/device/emulated/quiet_lock.h"
 
 namespace psd::emulated {
-
-absl::Status NoMemory(absl::string_view what, size_t bytes, size_t budget_bytes,
-                      size_t used_bytes) {
-  return WithRemedy(absl::ResourceExhaustedError(absl::StrCat(
-                        what, " has no room for ", bytes, " bytes more: the budget is ",
-                        budget_bytes, " bytes, of which ", used_bytes, " are in use")),
-                    "drop values there, or raise the budget");
-}
 
 class PinnedMemory::PinnedBlock : public Block {
  public:

@@ -7,17 +7,12 @@
 #include <memory>
 #include <string>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "core/base/buffer.h"
 #include "core/base/mutex.h"
 #include "core/device/emulated/quiet_ptr.h"
 
 namespace psd::emulated {
-
-// Returns the error of memory called `what`, for example "emu:0", that cannot have `bytes` more.
-absl::Status NoMemory(absl::string_view what, size_t bytes, size_t budget_bytes, size_t used_bytes);
 
 // Ordinary memory within a budget, which knows its blocks. Thread-safe.
 class PinnedMemory : public Allocator {

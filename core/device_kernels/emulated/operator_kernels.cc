@@ -8,6 +8,7 @@
 #include "core/device/emulated/device_array.h"
 #include "core/device/emulated/emulated_device.h"
 #include "core/device_kernels/emulated/launch.h"
+#include "core/device_kernels/number_type.h"
 #include "core/tensor/dtype.h"
 #include "core/tensor/ops/kernels.h"
 #include "core/tensor/strided_copy.h"
@@ -19,51 +20,29 @@ namespace psd::emulated {
 namespace {
 
 namespace cuda = kernels::cuda;
-using cuda::NumberType;
 using cuda::ReducedAxis;
 using cuda::Reduction;
 using cuda::StridedPlaces;
-
-NumberType TypeOf(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return NumberType::kF32;
-    case DType::kF64:
-      return NumberType::kF64;
-    case DType::kI64:
-      return NumberType::kI64;
-    case DType::kI32:
-      return NumberType::kI32;
-    case DType::kU8:
-      return NumberType::kU8;
-    case DType::kBool:
-      return NumberType::kBool;
-    case DType::kF16:
-      return NumberType::kF16;
-    case DType::kBF16:
-      return NumberType::kBF16;
-  }
-  return NumberType::kF32;  // dtypes have been checked
-}
 
 template <class Op, const ops::BinaryName& name>
 void Binary(Stream* stream, const ops::BinaryRun& run) {
   const int rank = static_cast<int>(run.extents.size());
   cuda::WithBinary<Op, DeviceArray>(
-      TypeOf(run.dtype), run.a, StridedPlaces(run.extents.data(), run.a_steps.data(), rank), run.b,
-      StridedPlaces(run.extents.data(), run.b_steps.data(), rank), run.out, kMake,
+      NumberTypeOf(run.dtype), run.a, StridedPlaces(run.extents.data(), run.a_steps.data(), rank),
+      run.b, StridedPlaces(run.extents.data(), run.b_steps.data(), rank), run.out, kMake,
       RunOn(stream, name.name));
 }
 
 template <class Op, const ops::UnaryName& name>
 void Unary(Stream* stream, DType dtype, const std::byte* x, std::byte* out, size_t count) {
-  cuda::WithUnary<Op, DeviceArray>(TypeOf(dtype), x, out, count, kMake, RunOn(stream, name.name));
+  cuda::WithUnary<Op, DeviceArray>(NumberTypeOf(dtype), x, out, count, kMake,
+                                   RunOn(stream, name.name));
 }
 
 template <class Op, const ops::UnaryGradientName& name>
 void Gradient(Stream* stream, DType dtype, const std::byte* y, const std::byte* g, std::byte* out,
               size_t count) {
-  cuda::WithGradient<Op, DeviceArray>(TypeOf(dtype), y, g, out, count, kMake,
+  cuda::WithGradient<Op, DeviceArray>(NumberTypeOf(dtype), y, g, out, count, kMake,
                                       RunOn(stream, name.name));
 }
 
@@ -71,12 +50,12 @@ template <Reduction kReduction, const ops::ReduceName& name>
 void Reduce(Stream* stream, DType dtype, const std::byte* x, const ops::AroundAxis& around,
             std::byte* out) {
   cuda::WithReduction<kReduction, DeviceArray>(
-      TypeOf(dtype), x, ReducedAxis{around.outer, around.length, around.inner}, out, kMake,
+      NumberTypeOf(dtype), x, ReducedAxis{around.outer, around.length, around.inner}, out, kMake,
       RunOn(stream, name.name));
 }
 
 void Cast(Stream* stream, DType from, const std::byte* x, DType to, std::byte* out, size_t count) {
-  cuda::WithCast<DeviceArray>(TypeOf(from), x, TypeOf(to), out, count, kMake,
+  cuda::WithCast<DeviceArray>(NumberTypeOf(from), x, NumberTypeOf(to), out, count, kMake,
                               RunOn(stream, ops::kCast.name));
 }
 
@@ -108,34 +87,35 @@ void ScatterRows(Stream* stream, std::byte* table, size_t row_bytes, const int64
 template <class Op, const ops::RowsName& name>
 void Softmax(Stream* stream, DType dtype, const std::byte* x, size_t rows, size_t cols,
              std::byte* out) {
-  cuda::WithSoftmax<Op, DeviceArray>(TypeOf(dtype), x, rows, cols, out, kMake,
+  cuda::WithSoftmax<Op, DeviceArray>(NumberTypeOf(dtype), x, rows, cols, out, kMake,
                                      RunBlocksOn(stream, name.name));
 }
 
 template <class Op, const ops::RowsGradientName& name>
 void SoftmaxGradient(Stream* stream, DType dtype, const std::byte* y, const std::byte* g,
                      size_t rows, size_t cols, std::byte* out) {
-  cuda::WithSoftmaxGradient<Op, DeviceArray>(TypeOf(dtype), y, g, rows, cols, out, kMake,
+  cuda::WithSoftmaxGradient<Op, DeviceArray>(NumberTypeOf(dtype), y, g, rows, cols, out, kMake,
                                              RunBlocksOn(stream, name.name));
 }
 
 void CrossEntropy(Stream* stream, DType dtype, const std::byte* y, const int64_t* labels,
                   size_t rows, size_t cols, std::byte* out) {
-  cuda::WithCrossEntropy<DeviceArray>(TypeOf(dtype), y, labels, rows, cols, out, kMake,
+  cuda::WithCrossEntropy<DeviceArray>(NumberTypeOf(dtype), y, labels, rows, cols, out, kMake,
                                       RunBlocksOn(stream, ops::kCrossEntropy.name));
 }
 
 void CrossEntropyGradient(Stream* stream, DType dtype, const std::byte* y, const int64_t* labels,
                           const std::byte* g, size_t rows, size_t cols, std::byte* out) {
-  cuda::WithCrossEntropyGradient<DeviceArray>(TypeOf(dtype), y, labels, g, rows, cols, out, kMake,
+  cuda::WithCrossEntropyGradient<DeviceArray>(NumberTypeOf(dtype), y, labels, g, rows, cols, out,
+                                              kMake,
                                               RunOn(stream, ops::kCrossEntropyGradient.name));
 }
 
 template <template <typename> class Numbers, const ops::RandomName& name>
 void Random(Stream* stream, DType dtype, uint64_t seed, double first, double second, std::byte* out,
             size_t count) {
-  cuda::WithRandom<Numbers, DeviceArray>(TypeOf(dtype), seed, first, second, out, count, kMake,
-                                         RunOn(stream, name.name));
+  cuda::WithRandom<Numbers, DeviceArray>(NumberTypeOf(dtype), seed, first, second, out, count,
+                                         kMake, RunOn(stream, name.name));
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 #pragma once
 
-// Arrays in the memory of an emulated device.
+// Arrays in the memory of a device.
 
 #include <cstddef>
 #include <cstdint>
@@ -9,13 +9,14 @@
 #include <vector>
 
 #include "core/base/buffer.h"
+#include "core/base/device.h"
 #include "core/base/kernel_table.h"
 #include "core/device/emulated/emulated_device.h"
 #include "gtest/gtest.h"
 
 namespace psd::testing {
 
-// Returns a device with these kernels. `seed` decides the order of its work.
+// Returns an emulated device with these kernels. `seed` decides the order of its work.
 inline std::shared_ptr<EmulatedDevice> DeviceWith(KernelTable kernels, uint64_t seed) {
   EmulatedDeviceOptions options;
   options.seed = seed;
@@ -29,7 +30,7 @@ inline std::shared_ptr<EmulatedDevice> DeviceWith(KernelTable kernels, uint64_t 
 template <typename T>
 class DeviceCopy {
  public:
-  DeviceCopy(EmulatedDevice& device, const std::vector<T>& elements, size_t skew = 0)
+  DeviceCopy(Device& device, const std::vector<T>& elements, size_t skew = 0)
       : device_(device), size_(elements.size()), skew_(skew) {
     auto block = device.memory().Allocate((size_ + skew) * sizeof(T));
     EXPECT_TRUE(block.ok()) << block.status();
@@ -51,7 +52,7 @@ class DeviceCopy {
   }
 
  private:
-  EmulatedDevice& device_;
+  Device& device_;
   size_t size_;
   size_t skew_;
   std::shared_ptr<Block> block_;

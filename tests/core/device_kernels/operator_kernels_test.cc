@@ -1,6 +1,5 @@
-// The operators of GPUs, run on an emulated device, against the CPU's.
-
-#include "core/device_kernels/emulated/operator_kernels.h"
+// The operators of GPUs, run on an emulated device or on a GPU (kernel_device.h), against the
+// CPU's.
 
 #include <algorithm>
 #include <cmath>
@@ -16,9 +15,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "core/base/device.h"
 #include "core/base/kernel_table.h"
 #include "core/base/stream.h"
-#include "core/device/emulated/emulated_device.h"
 #include "core/tensor/dtype.h"
 #include "core/tensor/ops/cast.h"
 #include "core/tensor/ops/elementwise.h"
@@ -30,23 +29,27 @@
 #include "core/tensor/tensor.h"
 #include "gtest/gtest.h"
 #include "tests/core/device_kernels/device_memory.h"
+#include "tests/core/device_kernels/kernel_device.h"
 #include "tests/kernels/on_every_target.h"
 
 namespace psd {
 namespace {
 
 using testing::DeviceCopy;
-using testing::DeviceWith;
+using testing::NewKernelDevice;
 
-class EmulatedOperatorTest : public ::testing::TestWithParam<uint64_t> {
+class DeviceOperatorTest : public ::testing::TestWithParam<uint64_t> {
  protected:
   Tensor There(const Tensor& x) { return *x.Clone(&device_->memory()); }
 
-  const std::shared_ptr<EmulatedDevice> device_ =
-      DeviceWith(emulated::OperatorKernels(), GetParam());
+  void SetUp() override {
+    if (device_ == nullptr) GTEST_SKIP() << "this machine has no GPU";
+  }
+
+  const std::shared_ptr<Device> device_ = NewKernelDevice(testing::DeviceOperators(), GetParam());
 };
 
-INSTANTIATE_TEST_SUITE_P(Seeds, EmulatedOperatorTest, ::testing::Values(0, 1, 2));
+INSTANTIATE_TEST_SUITE_P(Seeds, DeviceOperatorTest, ::testing::Values(0, 1, 2));
 
 // Numbers of all magnitudes, and the special ones. Integers are in [-100, 100].
 Tensor Numbers(DType dtype, const Shape& shape, unsigned seed = 1) {
@@ -106,7 +109,7 @@ void ExpectNear(const absl::StatusOr<Tensor>& there, const absl::StatusOr<Tensor
 
 const Shape kShapes[] = {{0}, {1}, {7}, {3, 0}, {5, 33}, {2, 3, 65}};
 
-TEST_P(EmulatedOperatorTest, ArithmeticHasTheBitsOfTheCpu) {
+TEST_P(DeviceOperatorTest, ArithmeticHasTheBitsOfTheCpu) {
   for (const DType dtype : {DType::kF32, DType::kF64, DType::kI32, DType::kI64}) {
     for (const Shape& shape : kShapes) {
       const Tensor a = Numbers(dtype, shape), b = Numbers(dtype, shape, 2);
@@ -124,7 +127,7 @@ TEST_P(EmulatedOperatorTest, ArithmeticHasTheBitsOfTheCpu) {
   }
 }
 
-TEST_P(EmulatedOperatorTest, BroadcastAndStridedOperandsHaveTheBitsOfTheCpu) {
+TEST_P(DeviceOperatorTest, BroadcastAndStridedOperandsHaveTheBitsOfTheCpu) {
   const Tensor a = Numbers(DType::kF32, {4, 1, 33}), b = Numbers(DType::kF32, {5, 1}, 2);
   ExpectNear(ops::Add(There(a), There(b)), ops::Add(a, b), 0, "[4, 1, 33] + [5, 1]");
   ExpectNear(ops::Mul(There(b), There(a)), ops::Mul(b, a), 0, "[5, 1] * [4, 1, 33]");
@@ -141,7 +144,7 @@ TEST_P(EmulatedOperatorTest, BroadcastAndStridedOperandsHaveTheBitsOfTheCpu) {
 
 // The libraries' functions are not rounded correctly. 4 ulps are what the CPU's kernels and those
 // of the host's library differ by.
-TEST_P(EmulatedOperatorTest, FunctionsAreWithinFourUlpsOfTheCpu) {
+TEST_P(DeviceOperatorTest, FunctionsAreWithinFourUlpsOfTheCpu) {
   for (const DType dtype : {DType::kF32, DType::kF64}) {
     for (const Shape& shape : kShapes) {
       const Tensor x = Numbers(dtype, shape);
@@ -155,7 +158,7 @@ TEST_P(EmulatedOperatorTest, FunctionsAreWithinFourUlpsOfTheCpu) {
 
 // A compiler may fuse the CPU's multiplication and subtraction, so these are compared where the
 // difference does not cancel out.
-TEST_P(EmulatedOperatorTest, GradientsOfFunctionsAreWithinTwoUlpsOfTheCpu) {
+TEST_P(DeviceOperatorTest, GradientsOfFunctionsAreWithinTwoUlpsOfTheCpu) {
   for (const DType dtype : {DType::kF32, DType::kF64}) {
     const Tensor y = *Tensor::Full({100}, dtype, 0.3), g = Numbers(dtype, {100});
     ExpectNear(ops::SigmoidGradient(There(y), There(g)), ops::SigmoidGradient(y, g), 2,
@@ -164,7 +167,7 @@ TEST_P(EmulatedOperatorTest, GradientsOfFunctionsAreWithinTwoUlpsOfTheCpu) {
   }
 }
 
-TEST_P(EmulatedOperatorTest, CastsHaveTheBitsOfTheCpu) {
+TEST_P(DeviceOperatorTest, CastsHaveTheBitsOfTheCpu) {
   const DType all[] = {DType::kF32, DType::kF64,  DType::kI64, DType::kI32,
                        DType::kU8,  DType::kBool, DType::kF16, DType::kBF16};
   for (const DType from : all) {
@@ -177,7 +180,7 @@ TEST_P(EmulatedOperatorTest, CastsHaveTheBitsOfTheCpu) {
   }
 }
 
-TEST_P(EmulatedOperatorTest, MaximaHaveTheBitsOfTheCpuAndSumsAreNear) {
+TEST_P(DeviceOperatorTest, MaximaHaveTheBitsOfTheCpuAndSumsAreNear) {
   for (const DType dtype : {DType::kF32, DType::kF64, DType::kI32, DType::kI64}) {
     const Tensor x = Numbers(dtype, {3, 50, 5});
     const Tensor whole = *Tensor::Full({3, 50, 5}, dtype, 7);
@@ -195,7 +198,7 @@ TEST_P(EmulatedOperatorTest, MaximaHaveTheBitsOfTheCpuAndSumsAreNear) {
   ExpectNear(ops::Sum(There(none), 0), ops::Sum(none, 0), 0, "Sum of nothing");
 }
 
-TEST_P(EmulatedOperatorTest, RowsAreGatheredAndScattered) {
+TEST_P(DeviceOperatorTest, RowsAreGatheredAndScattered) {
   for (const DType dtype : {DType::kF32, DType::kF64, DType::kF16, DType::kU8}) {
     for (const int64_t width : {0, 1, 3, 64}) {
       const Tensor table = Numbers(dtype, {9, width});
@@ -214,7 +217,7 @@ TEST_P(EmulatedOperatorTest, RowsAreGatheredAndScattered) {
 
 // Copies rows of `row_bytes` bytes whose table and whose packed rows start at odd places of their
 // blocks.
-void CopySkewedRows(EmulatedDevice& device, size_t row_bytes, size_t table_skew, size_t rows_skew) {
+void CopySkewedRows(Device& device, size_t row_bytes, size_t table_skew, size_t rows_skew) {
   SCOPED_TRACE(::testing::Message()
                << row_bytes << " bytes, skewed by " << table_skew << " and " << rows_skew);
   std::vector<uint8_t> table(9 * row_bytes), zeros(4 * row_bytes);
@@ -242,7 +245,7 @@ void CopySkewedRows(EmulatedDevice& device, size_t row_bytes, size_t table_skew,
 }
 
 // An item that is too wide for an address would be refused, which ends the process.
-TEST_P(EmulatedOperatorTest, RowsAreCopiedInItemsThatFitTheirAddresses) {
+TEST_P(DeviceOperatorTest, RowsAreCopiedInItemsThatFitTheirAddresses) {
   for (const size_t row_bytes : {8, 12, 6, 5}) {
     for (const size_t table_skew : {0, 1, 2, 4, 6}) {
       for (const size_t rows_skew : {0, 1, 2, 4})
@@ -252,7 +255,7 @@ TEST_P(EmulatedOperatorTest, RowsAreCopiedInItemsThatFitTheirAddresses) {
 }
 
 template <typename T>
-void CompareRandom(EmulatedDevice& device, const ops::RandomName& name, DType dtype, double first,
+void CompareRandom(Device& device, const ops::RandomName& name, DType dtype, double first,
                    double second) {
   for (const size_t count : {0, 1, 2, 5, 1001}) {
     std::vector<T> want(count);
@@ -267,7 +270,7 @@ void CompareRandom(EmulatedDevice& device, const ops::RandomName& name, DType dt
   }
 }
 
-TEST_P(EmulatedOperatorTest, RandomNumbersHaveTheBitsOfTheCpu) {
+TEST_P(DeviceOperatorTest, RandomNumbersHaveTheBitsOfTheCpu) {
   CompareRandom<float>(*device_, ops::kUniform, DType::kF32, -1, 3);
   CompareRandom<double>(*device_, ops::kUniform, DType::kF64, 0, 1e-3);
   CompareRandom<float>(*device_, ops::kNormal, DType::kF32, 0, 1);
@@ -325,7 +328,7 @@ std::vector<double> AtLeastOne(const Tensor& x) {
   return units;
 }
 
-TEST_P(EmulatedOperatorTest, SoftmaxIsWithin32UlpsOfTheCpuAndLogSoftmaxWithin8) {
+TEST_P(DeviceOperatorTest, SoftmaxIsWithin32UlpsOfTheCpuAndLogSoftmaxWithin8) {
   kernels::OnEveryTarget([&] {
     for (const DType dtype : {DType::kF32, DType::kF64}) {
       for (const Shape& shape : kRowShapes) {
@@ -338,7 +341,7 @@ TEST_P(EmulatedOperatorTest, SoftmaxIsWithin32UlpsOfTheCpuAndLogSoftmaxWithin8) 
   });
 }
 
-TEST_P(EmulatedOperatorTest, GradientsOfSoftmaxAreWithin8UlpsOfTheCpu) {
+TEST_P(DeviceOperatorTest, GradientsOfSoftmaxAreWithin8UlpsOfTheCpu) {
   kernels::OnEveryTarget([&] {
     for (const DType dtype : {DType::kF32, DType::kF64}) {
       for (const Shape& shape : kRowShapes) {
@@ -364,7 +367,7 @@ TEST_P(EmulatedOperatorTest, GradientsOfSoftmaxAreWithin8UlpsOfTheCpu) {
   });
 }
 
-TEST_P(EmulatedOperatorTest, CrossEntropyIsNearTheCpus) {
+TEST_P(DeviceOperatorTest, CrossEntropyIsNearTheCpus) {
   for (const DType dtype : {DType::kF32, DType::kF64}) {
     for (const Shape& shape : {Shape{1, 1}, {3, 10}, {1000, 17}, {255, 4}, {7, 300}}) {
       const auto rows = static_cast<size_t>(shape[0]);
@@ -401,7 +404,7 @@ TEST_P(EmulatedOperatorTest, CrossEntropyIsNearTheCpus) {
       0);
 }
 
-TEST_P(EmulatedOperatorTest, RowsOfSpecialNumbersGiveWhatTheyGiveOnTheCpu) {
+TEST_P(DeviceOperatorTest, RowsOfSpecialNumbersGiveWhatTheyGiveOnTheCpu) {
   const double infinity = std::numeric_limits<double>::infinity(), nan = std::nan("");
   const Tensor rows = Tensor::Of<double>({6, 3}, {10000, 9999, -infinity,                       //
                                                   1, nan, 2,                                    //
@@ -421,7 +424,7 @@ TEST_P(EmulatedOperatorTest, RowsOfSpecialNumbersGiveWhatTheyGiveOnTheCpu) {
 
 // A missing barrier would make the result depend on the order of the threads, which the number of
 // the block decides.
-TEST_P(EmulatedOperatorTest, ARowHasTheSameBitsInEveryBlockAndInPlace) {
+TEST_P(DeviceOperatorTest, ARowHasTheSameBitsInEveryBlockAndInPlace) {
   const Tensor row = Logits(DType::kF32, {1, 1000});
   const Tensor rows = *ops::Concat({row, row, row, row}, 0);
   const Tensor there = There(rows);
@@ -434,9 +437,9 @@ TEST_P(EmulatedOperatorTest, ARowHasTheSameBitsInEveryBlockAndInPlace) {
 }
 
 // The CPU's kernels that devices do not have yet. A step towards a full table shortens this list.
-TEST(EmulatedOperatorListTest, TheKernelsThatAreMissingAreThese) {
+TEST(DeviceOperatorListTest, TheKernelsThatAreMissingAreThese) {
   const std::set<std::string> missing = {"Matmul"};
-  const std::vector<std::string> there = emulated::OperatorKernels().Names();
+  const std::vector<std::string> there = testing::DeviceOperators().Names();
   std::set<std::string> all(there.begin(), there.end());
   for (const std::string& name : missing) EXPECT_TRUE(all.insert(name).second) << name;
   const std::vector<std::string> cpu = ops::CpuKernels().Names();

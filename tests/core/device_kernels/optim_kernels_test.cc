@@ -1,6 +1,5 @@
-// The optimizers of GPUs, run on an emulated device, against the CPU's.
-
-#include "core/device_kernels/emulated/optim_kernels.h"
+// The optimizers of GPUs, run on an emulated device or on a GPU (kernel_device.h), against the
+// CPU's.
 
 #include <algorithm>
 #include <cmath>
@@ -15,21 +14,18 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/device.h"
 #include "core/base/kernel_table.h"
 #include "core/base/stream.h"
-#include "core/device/emulated/device_array.h"
-#include "core/device/emulated/emulated_device.h"
-#include "core/device/emulated/emulated_stream.h"
 #include "core/optim/dense/optim_kernels.h"
 #include "gtest/gtest.h"
 #include "kernels/convert.h"
-#include "kernels/cuda/block.h"
-#include "kernels/cuda/norm.h"
-#include "kernels/cuda/optim_launch.h"
 #include "kernels/cuda/optim_step.h"
 #include "kernels/instruction_set.h"
 #include "kernels/optim/arrays.h"
 #include "tests/core/device_kernels/device_memory.h"
+#include "tests/core/device_kernels/kernel_device.h"
+#include "tests/core/device_kernels/optim_batches.h"
 
 namespace psd {
 namespace {
@@ -39,18 +35,13 @@ using kernels::Convert;
 using kernels::Half;
 using kernels::OptimArrays;
 using kernels::OptimBatch;
-using kernels::OptimType;
 using kernels::cuda::NumberOf;
+using testing::BatchOf;
 using testing::DeviceCopy;
-using testing::DeviceWith;
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-template <typename P>
-constexpr OptimType kType = std::is_same_v<P, double>     ? OptimType::kF64
-                            : std::is_same_v<P, Half>     ? OptimType::kF16
-                            : std::is_same_v<P, BFloat16> ? OptimType::kBF16
-                                                          : OptimType::kF32;
+using testing::KernelsLaunched;
+using testing::kInfinity;
+using testing::NewKernelDevice;
+using testing::Run;
 
 // The CPU's kernels use fused multiply-adds where the instruction set has them. There the results
 // of both have the same bits, except those of NaNs. Elsewhere each of the few fused operations of
@@ -104,27 +95,6 @@ Elements<P> Draw(size_t size, std::mt19937& random) {
   return all;
 }
 
-struct Run {
-  int64_t step = 1;
-  double scale = 1;
-  double limit = kInfinity;
-  bool stochastic_rounding = false;
-  bool in_place = false;
-};
-
-template <typename P>
-OptimBatch BatchOf(const std::vector<OptimArrays>& arrays, const Run& run) {
-  OptimBatch batch;
-  batch.type = kType<P>;
-  batch.step = run.step;
-  batch.arrays = arrays.data();
-  batch.count = arrays.size();
-  batch.gradient_scale = run.scale;
-  batch.gradient_limit = run.limit;
-  batch.stochastic_rounding = run.stochastic_rounding;
-  return batch;
-}
-
 OptimArrays ArraysOf(size_t k, size_t size) {
   OptimArrays arrays;
   arrays.size = size;
@@ -174,7 +144,7 @@ void StepOnCpu(const optim::OptimKernelName<Options>& name, const Options& optio
 
 // Runs the device's kernel once for all parameters. Gradients are not aligned.
 template <typename P, typename Options>
-void StepOnDevice(EmulatedDevice& device, const optim::OptimKernelName<Options>& name,
+void StepOnDevice(Device& device, const optim::OptimKernelName<Options>& name,
                   const Options& options, const Run& run, std::vector<Elements<P>>& all) {
   using T = NumberOf<P>;
   std::vector<DeviceCopy<P>> parameters, nexts, gradients;
@@ -194,9 +164,9 @@ void StepOnDevice(EmulatedDevice& device, const optim::OptimKernelName<Options>&
       arrays[k].state[s] = states.back().data();
     }
   }
-  const size_t before = device.kernels_launched();
+  const size_t before = KernelsLaunched(device);
   device.kernels().Find(name)(&device.default_stream(), options, BatchOf<P>(arrays, run));
-  EXPECT_LE(device.kernels_launched(), before + 1);
+  EXPECT_LE(KernelsLaunched(device), before + 1);
   for (size_t k = 0; k < all.size(); ++k) {
     Elements<P>& each = all[k];
     each.next = run.in_place ? parameters[k].Read() : nexts[k].Read();
@@ -206,8 +176,8 @@ void StepOnDevice(EmulatedDevice& device, const optim::OptimKernelName<Options>&
 }
 
 template <typename P, typename Options>
-void Compare(EmulatedDevice& device, const optim::OptimKernelName<Options>& name,
-             const Options& options, const std::vector<size_t>& sizes, const Run& run) {
+void Compare(Device& device, const optim::OptimKernelName<Options>& name, const Options& options,
+             const std::vector<size_t>& sizes, const Run& run) {
   std::mt19937 random(7);
   std::vector<Elements<P>> got;
   for (const size_t size : sizes) got.push_back(Draw<P>(size, random));
@@ -223,7 +193,7 @@ void Compare(EmulatedDevice& device, const optim::OptimKernelName<Options>& name
 }
 
 // The seeds also run the elements of a kernel in both directions.
-class EmulatedOptimTest : public ::testing::TestWithParam<uint64_t> {
+class DeviceOptimTest : public ::testing::TestWithParam<uint64_t> {
  protected:
   template <typename Options>
   void CompareAll(const optim::OptimKernelName<Options>& name,
@@ -242,12 +212,16 @@ class EmulatedOptimTest : public ::testing::TestWithParam<uint64_t> {
     }
   }
 
-  const std::shared_ptr<EmulatedDevice> device_ = DeviceWith(emulated::OptimKernels(), GetParam());
+  void SetUp() override {
+    if (device_ == nullptr) GTEST_SKIP() << "this machine has no GPU";
+  }
+
+  const std::shared_ptr<Device> device_ = NewKernelDevice(testing::DeviceOptimizers(), GetParam());
 };
 
-INSTANTIATE_TEST_SUITE_P(Seeds, EmulatedOptimTest, ::testing::Values(0, 1, 2));
+INSTANTIATE_TEST_SUITE_P(Seeds, DeviceOptimTest, ::testing::Values(0, 1, 2));
 
-TEST_P(EmulatedOptimTest, SgdIsTheCpus) {
+TEST_P(DeviceOptimTest, SgdIsTheCpus) {
   std::vector<kernels::SgdOptions> variants(6);
   variants[1].weight_decay = 0.1;
   variants[2].momentum = 0.9, variants[2].maximize = true;
@@ -257,14 +231,14 @@ TEST_P(EmulatedOptimTest, SgdIsTheCpus) {
   CompareAll(optim::kSgd, variants);
 }
 
-TEST_P(EmulatedOptimTest, AdagradIsTheCpus) {
+TEST_P(DeviceOptimTest, AdagradIsTheCpus) {
   std::vector<kernels::AdagradOptions> variants(3);
   variants[1].weight_decay = 0.1, variants[1].lr_decay = 0.5, variants[1].lr = 0.3;
   variants[2].maximize = true, variants[2].eps = 0.1;
   CompareAll(optim::kAdagrad, variants);
 }
 
-TEST_P(EmulatedOptimTest, AdamAndAdamWAreTheCpus) {
+TEST_P(DeviceOptimTest, AdamAndAdamWAreTheCpus) {
   std::vector<kernels::AdamOptions> variants(6);
   variants[1].weight_decay = 0.1;
   variants[2].amsgrad = true;
@@ -274,21 +248,21 @@ TEST_P(EmulatedOptimTest, AdamAndAdamWAreTheCpus) {
   CompareAll(optim::kAdam, variants);
 }
 
-TEST_P(EmulatedOptimTest, AdamaxIsTheCpus) {
+TEST_P(DeviceOptimTest, AdamaxIsTheCpus) {
   std::vector<kernels::AdamaxOptions> variants(3);
   variants[1].weight_decay = 0.1, variants[1].beta1 = 0.5, variants[1].beta2 = 0.2;
   variants[2].maximize = true, variants[2].eps = 0.1, variants[2].lr = 0.1;
   CompareAll(optim::kAdamax, variants);
 }
 
-TEST_P(EmulatedOptimTest, AdadeltaIsTheCpus) {
+TEST_P(DeviceOptimTest, AdadeltaIsTheCpus) {
   std::vector<kernels::AdadeltaOptions> variants(3);
   variants[1].weight_decay = 0.1, variants[1].rho = 0.5;
   variants[2].maximize = true, variants[2].eps = 0.01, variants[2].lr = 0.1;
   CompareAll(optim::kAdadelta, variants);
 }
 
-TEST_P(EmulatedOptimTest, RmsPropIsTheCpus) {
+TEST_P(DeviceOptimTest, RmsPropIsTheCpus) {
   std::vector<kernels::RmsPropOptions> variants(5);
   variants[1].weight_decay = 0.1, variants[1].momentum = 0.9;
   variants[2].centered = true, variants[2].alpha = 0.5;
@@ -297,162 +271,24 @@ TEST_P(EmulatedOptimTest, RmsPropIsTheCpus) {
   CompareAll(optim::kRmsProp, variants);
 }
 
-TEST_P(EmulatedOptimTest, RpropIsTheCpus) {
+TEST_P(DeviceOptimTest, RpropIsTheCpus) {
   std::vector<kernels::RpropOptions> variants(3);
   variants[1].etaminus = 0.3, variants[1].etaplus = 2, variants[1].maximize = true;
   variants[2].step_size_min = 0.2, variants[2].step_size_max = 0.27;
   CompareAll(optim::kRprop, variants);
 }
 
-TEST_P(EmulatedOptimTest, ThousandsOfParametersAreOneLaunch) {
+TEST_P(DeviceOptimTest, ThousandsOfParametersAreOneLaunch) {
   std::vector<size_t> sizes;
   for (size_t k = 0; k < 2000; ++k) sizes.push_back(k % 11);
   Compare<float>(*device_, optim::kSgd, kernels::SgdOptions{}, sizes, {});
 }
 
-TEST_P(EmulatedOptimTest, ABatchWithoutElementsLaunchesNothing) {
-  const size_t before = device_->kernels_launched();
+TEST_P(DeviceOptimTest, ABatchWithoutElementsLaunchesNothing) {
+  const size_t before = KernelsLaunched(*device_);
   Compare<float>(*device_, optim::kSgd, kernels::SgdOptions{}, {0, 0}, {});
   Compare<float>(*device_, optim::kSgd, kernels::SgdOptions{}, {}, {});
-  EXPECT_EQ(device_->kernels_launched(), before);
-}
-
-// A GPU loads four f32 at once, and fails if they are not aligned.
-void StepParameterThatIsNotAligned() {
-  const auto device = DeviceWith(emulated::OptimKernels(), 0);
-  const std::vector<float> elements(8);
-  const DeviceCopy<float> parameter(*device, elements, 1), gradient(*device, elements);
-  std::vector<OptimArrays> arrays(1);
-  arrays[0].parameter = parameter.data();
-  arrays[0].next = parameter.data();
-  arrays[0].gradient = gradient.data();
-  arrays[0].size = elements.size();
-  device->kernels().Find(optim::kSgd)(&device->default_stream(), kernels::SgdOptions{},
-                                      BatchOf<float>(arrays, {}));
-  parameter.Read();
-}
-
-TEST(EmulatedOptimDeathTest, AParameterThatIsNotAlignedEndsTheProcess) {
-  GTEST_FLAG_SET(death_test_style, "threadsafe");
-  EXPECT_DEATH(StepParameterThatIsNotAligned(),
-               "the operation sgd on stream 0 of emu:0 accessed 16 bytes at once, but element");
-}
-
-// ---- the lists of kernels
-
-// Whether a GPU has the kernel of this name.
-template <typename Options, typename = void>
-struct IsOnGpus : std::false_type {};
-template <typename Options>
-struct IsOnGpus<Options, std::void_t<decltype(kernels::cuda::LaunchStep(
-                             std::declval<const Options&>(), std::declval<const OptimBatch&>(),
-                             nullptr, nullptr))>> : std::true_type {};
-
-template <typename Options>
-void ExpectEverywhere(const optim::OptimKernelName<Options>& name) {
-  EXPECT_NE(emulated::OptimKernels().Find(name), nullptr) << name.name;
-  EXPECT_TRUE(IsOnGpus<Options>::value) << name.name;
-}
-
-TEST(EmulatedOptimListTest, GpusAndEmulatedDevicesHaveTheKernelsOfTheCpu) {
-  EXPECT_EQ(emulated::OptimKernels().Names(), optim::CpuOptimKernels().Names());
-  EXPECT_EQ(optim::CpuOptimKernels().Names().size(), 7u);
-  ExpectEverywhere(optim::kSgd);
-  ExpectEverywhere(optim::kAdam);
-  ExpectEverywhere(optim::kAdagrad);
-  ExpectEverywhere(optim::kAdadelta);
-  ExpectEverywhere(optim::kAdamax);
-  ExpectEverywhere(optim::kRmsProp);
-  ExpectEverywhere(optim::kRprop);
-}
-
-// ---- the sum of squares
-
-template <typename P>
-using Gradients = std::vector<kernels::cuda::OptimEntry<P, DeviceArray>>;
-
-template <typename P>
-struct SquaresBody {
-  void operator()(size_t chunk, const Gradients<P>& table,
-                  const DeviceArray<double>& partials) const {
-    double shared[kernels::cuda::kBlockThreads];
-    kernels::cuda::SumSquaresOfChunk(kernels::cuda::SerialBlock(chunk), table, table.size(), chunk,
-                                     shared, partials);
-  }
-};
-
-struct PartialsBody {
-  void operator()(size_t block, const DeviceArray<double>& partials, size_t count,
-                  const DeviceArray<double>& out) const {
-    double shared[kernels::cuda::kBlockThreads];
-    kernels::cuda::SumPartials(kernels::cuda::SerialBlock(block), partials, count, shared, out);
-  }
-};
-
-template <typename P>
-double SumOfSquares(EmulatedDevice& device, const std::vector<std::vector<P>>& gradients) {
-  std::vector<DeviceCopy<P>> copies;
-  std::vector<OptimArrays> arrays;
-  for (const auto& each : gradients) {
-    copies.emplace_back(device, each, copies.size() % 4);
-    arrays.emplace_back();
-    arrays.back().gradient = copies.back().data();
-    arrays.back().size = each.size();
-  }
-  const OptimBatch batch = BatchOf<P>(arrays, {});
-  Gradients<P> table(arrays.size());
-  kernels::cuda::MakeEntries<P, DeviceArray>(
-      batch,
-      [](auto* address, size_t size) {
-        // Only the gradients are there.
-        return DeviceArray<std::remove_pointer_t<decltype(address)>>(address,
-                                                                     address == nullptr ? 0 : size);
-      },
-      [&](size_t k, const auto& entry) { table[k] = entry; });
-  const size_t chunks = kernels::cuda::ChunksOf(batch);
-  const DeviceCopy<double> partials(device, std::vector<double>(chunks, std::nan("")));
-  const DeviceCopy<double> sum(device, {-1});
-  EmulatedStream& stream = device.default_stream();
-  EXPECT_TRUE(stream
-                  .Launch("squares", chunks, SquaresBody<P>(), table,
-                          DeviceArray<double>(partials.data(), chunks))
-                  .ok());
-  EXPECT_TRUE(stream
-                  .Launch("partials", 1, PartialsBody(),
-                          DeviceArray<double>(partials.data(), chunks), chunks,
-                          DeviceArray<double>(sum.data(), 1))
-                  .ok());
-  return sum.Read()[0];
-}
-
-TEST_P(EmulatedOptimTest, SumsOfSquaresAreExactWhereDoublesAre) {
-  std::vector<std::vector<float>> gradients;
-  double want = 0;
-  for (const size_t size : {0, 1, 5, 1024, 1025, 3000}) {
-    gradients.emplace_back();
-    for (size_t i = 0; i < size; ++i) {
-      gradients.back().push_back(static_cast<float>(i % 100) - 50);
-      want += gradients.back()[i] * gradients.back()[i];
-    }
-  }
-  EXPECT_EQ(SumOfSquares(*device_, gradients), want);
-  EXPECT_EQ(SumOfSquares<float>(*device_, {}), 0);
-  EXPECT_EQ(SumOfSquares<float>(*device_, {{}}), 0);
-}
-
-TEST_P(EmulatedOptimTest, ASumOfSquaresIsFiniteIfAllElementsAre) {
-  const float most = std::numeric_limits<float>::max();
-  const auto with = [&](float odd) {
-    std::vector<std::vector<float>> gradients(2, std::vector<float>(2000, most));
-    gradients[1][1999] = odd;
-    return SumOfSquares(*device_, gradients);
-  };
-  EXPECT_TRUE(std::isfinite(with(most)));
-  EXPECT_TRUE(std::isinf(with(-static_cast<float>(kInfinity))));
-  EXPECT_TRUE(std::isnan(with(std::nanf(""))));
-  EXPECT_EQ(SumOfSquares<BFloat16>(*device_, {{Convert<BFloat16>(3.0f)}}), 9);
-  EXPECT_EQ(SumOfSquares<Half>(*device_, {{Convert<Half>(-2.0f)}}), 4);
-  EXPECT_EQ(SumOfSquares<double>(*device_, {{0.5}}), 0.25);
+  EXPECT_EQ(KernelsLaunched(*device_), before);
 }
 
 }  // namespace

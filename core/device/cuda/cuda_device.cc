@@ -1,0 +1,137 @@
+#include "core/device/cuda/cuda_device.h"
+
+#include <cuda_runtime_api.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "core/base/executor.h"
+#include "core/base/memory_place.h"
+#include "core/base/status.h"
+#include "core/base/stream.h"
+#include "core/device/cuda/cuda_support.h"
+#include "core/device/device_errors.h"
+
+namespace psd {
+
+using cuda::CudaContext;
+using cuda::DeviceMemory;
+using cuda::PinnedArena;
+
+class CudaDevice::DefaultMemory : public Allocator {
+ public:
+  explicit DefaultMemory(CudaDevice& device) : device_(device), place_(MemoryPlace::On(device)) {}
+  absl::StatusOr<std::shared_ptr<Block>> Allocate(size_t bytes) override {
+    return CurrentStream(&device_)->Allocate(bytes);
+  }
+  const MemoryPlace& place() const { return place_; }
+
+ private:
+  CudaDevice& device_;
+  const MemoryPlace place_;
+};
+
+class CudaDevice::DeviceBlock : public Block {
+ public:
+  DeviceBlock(std::byte* data, size_t size, std::shared_ptr<CudaDevice> device)
+      : Block(data, size, device->memory_->place()), device_(std::move(device)) {}
+  ~DeviceBlock() override { device_->device_memory_->Free(data()); }
+
+ private:
+  const std::shared_ptr<CudaDevice> device_;  // kept alive by its blocks
+};
+
+absl::StatusOr<std::shared_ptr<Device>> OpenCudaDevice(const CudaDeviceOptions& options) {
+  return CudaDevice::Open(options);
+}
+
+absl::StatusOr<std::shared_ptr<CudaDevice>> CudaDevice::Open(const CudaDeviceOptions& options) {
+  PSD_RETURN_IF_ERROR(cuda::CheckSupport(cuda::FindFacts(options.index)));
+  std::shared_ptr<CudaDevice> device(new CudaDevice(
+      options, std::make_shared<CudaContext>(options.index, absl::StrCat("cuda:", options.index))));
+  PSD_RETURN_IF_ERROR(device->Start(options));
+  return device;
+}
+
+CudaDevice::CudaDevice(const CudaDeviceOptions& options, std::shared_ptr<CudaContext> context)
+    : Device(context->name(), options.kernels),
+      context_(std::move(context)),
+      memory_(std::make_unique<DefaultMemory>(*this)) {}
+
+absl::Status CudaDevice::Start(const CudaDeviceOptions& options) {
+  PSD_ASSIGN_OR_RETURN(device_memory_, DeviceMemory::Create(context_, options.budget_bytes));
+  PSD_ASSIGN_OR_RETURN(pinned_, PinnedArena::Create(context_, options.pinned_bytes));
+  Device* const self = this;
+  completions_ = std::make_shared<CompletionThreads>(absl::MakeConstSpan(&self, 1));
+  PSD_RETURN_IF_ERROR(completions_->started());
+  PSD_ASSIGN_OR_RETURN(default_stream_, NewStream());
+  return absl::OkStatus();
+}
+
+CudaDevice::~CudaDevice() {
+  const ScopedBlocking blocking;
+  if (completions_ != nullptr) completions_->Shutdown();
+  static_cast<void>(Synchronize());
+}
+
+Allocator& CudaDevice::memory() {
+  return *memory_;
+}
+
+absl::StatusOr<Stream*> CudaDevice::AddStream() {
+  return NewStream();
+}
+
+absl::StatusOr<CudaStream*> CudaDevice::NewStream() {
+  PSD_RETURN_IF_ERROR(context_->Enter());
+  {
+    MutexLock lock(mutex_);
+    if (stream_count_ == kMaxStreams) return NoMoreStreams(name());
+    ++stream_count_;
+  }
+  cudaStream_t handle = nullptr;
+  const absl::Status made =
+      context_->Check(cudaStreamCreateWithFlags(&handle, cudaStreamNonBlocking), "a new stream");
+  MutexLock lock(mutex_);
+  if (!made.ok()) {
+    --stream_count_;
+    return made;
+  }
+  streams_.push_back(std::make_unique<CudaStream>(
+      *this, handle, absl::StrCat("stream ", streams_.size(), " of ", name())));
+  return streams_.back().get();
+}
+
+CudaStream& CudaDevice::Here() {
+  return static_cast<CudaStream&>(*CurrentStream(this));
+}
+
+absl::StatusOr<std::shared_ptr<Block>> CudaDevice::Allocate(CudaStream& stream, size_t bytes) {
+  PSD_ASSIGN_OR_RETURN(std::byte* const address, device_memory_->Allocate(stream, bytes));
+  return std::make_shared<DeviceBlock>(address, bytes, shared_from_this());
+}
+
+absl::Status CudaDevice::CopyIn(std::byte* to, const std::byte* from, size_t bytes) {
+  return Here().CopyInAndWait(to, from, bytes);
+}
+
+absl::Status CudaDevice::CopyOut(std::byte* to, const std::byte* from, size_t bytes) {
+  return Here().CopyOutAndWait(to, from, bytes);
+}
+
+absl::Status CudaDevice::CopyWithin(std::byte* to, const std::byte* from, size_t bytes) {
+  return Here().CopyFrom(to, *this, from, bytes);
+}
+
+absl::Status CudaDevice::Synchronize() {
+  std::vector<CudaStream*> streams;
+  {
+    MutexLock lock(mutex_);
+    for (const std::unique_ptr<CudaStream>& stream : streams_) streams.push_back(stream.get());
+  }
+  for (CudaStream* stream : streams) PSD_RETURN_IF_ERROR(stream->WaitForAll());
+  return health();
+}
+
+}  // namespace psd

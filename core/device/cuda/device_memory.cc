@@ -1,0 +1,227 @@
+#include "core/device/cuda/device_memory.h"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/executor.h"
+#include "core/base/remedy.h"
+#include "core/base/status.h"
+#include "core/device/cuda/cuda_stream.h"
+#include "core/device/device_errors.h"
+
+namespace psd::cuda {
+namespace {
+
+// Of the free memory, when no budget is given. The rest is for kernels' code, and for libraries.
+constexpr size_t BudgetOf(size_t free_bytes) {
+  return free_bytes / 10 * 9;
+}
+
+// Every block has a byte, so that it has an address of its own.
+size_t TakenBytes(size_t bytes) {
+  return std::max<size_t>(bytes, 1);
+}
+
+// The free bytes of the current device, for errors. 0 if CUDA cannot tell.
+size_t FreeBytes() {
+  size_t free = 0, total = 0;
+  return cudaMemGetInfo(&free, &total) == cudaSuccess ? free : 0;
+}
+
+absl::StatusOr<cudaMemPool_t> NewPool(CudaContext& context, size_t budget_bytes) {
+  cudaMemPoolProps properties = {};
+  properties.allocType = cudaMemAllocationTypePinned;
+  properties.handleTypes = cudaMemHandleTypeNone;
+  properties.location.type = cudaMemLocationTypeDevice;
+  properties.location.id = context.index();
+  cudaMemPool_t pool = nullptr;
+  PSD_RETURN_IF_ERROR(context.Check(cudaMemPoolCreate(&pool, &properties), "cudaMemPoolCreate"));
+  uint64_t kept = budget_bytes;
+  const absl::Status set =
+      context.Check(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &kept),
+                    "cudaMemPoolSetAttribute");
+  if (set.ok()) return pool;
+  cudaMemPoolDestroy(pool);
+  return set;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DeviceMemory>> DeviceMemory::Create(
+    std::shared_ptr<CudaContext> context, size_t budget_bytes) {
+  PSD_RETURN_IF_ERROR(context->Enter());
+  if (budget_bytes == 0) {
+    size_t free = 0, total = 0;
+    PSD_RETURN_IF_ERROR(context->Check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo"));
+    budget_bytes = BudgetOf(free);
+  }
+  cudaStream_t freeing = nullptr;
+  PSD_RETURN_IF_ERROR(context->Check(cudaStreamCreateWithFlags(&freeing, cudaStreamNonBlocking),
+                                     "cudaStreamCreateWithFlags"));
+  const absl::StatusOr<cudaMemPool_t> pool = NewPool(*context, budget_bytes);
+  if (!pool.ok()) {
+    cudaStreamDestroy(freeing);
+    return pool.status();
+  }
+  std::unique_ptr<DeviceMemory> memory(
+      new DeviceMemory(std::move(context), *pool, freeing, budget_bytes));
+  PSD_RETURN_IF_ERROR(memory->Reserve());
+  return memory;
+}
+
+DeviceMemory::~DeviceMemory() {
+  if (!context_->Enter().ok()) return;  // all of it ended with the device
+  cudaStreamSynchronize(freeing_);
+  cudaStreamDestroy(freeing_);
+  cudaMemPoolDestroy(pool_);
+}
+
+// What is freed here stays in the pool, up to its release threshold.
+absl::Status DeviceMemory::Reserve() {
+  void* all = nullptr;
+  const int error = cudaMallocFromPoolAsync(&all, TakenBytes(budget_bytes_), pool_, freeing_);
+  const absl::Status reserved =
+      context_->Check(error, absl::StrCat("the budget of ", budget_bytes_, " bytes"));
+  if (absl::IsResourceExhausted(reserved))
+    return WithRemedy(absl::ResourceExhaustedError(absl::StrCat(
+                          context_->name(), " cannot reserve its budget of ", budget_bytes_,
+                          " bytes: ", FreeBytes(), " bytes are free on the GPU")),
+                      "lower the budget, or end other programs that use the GPU");
+  PSD_RETURN_IF_ERROR(reserved);
+  PSD_RETURN_IF_ERROR(context_->Check(cudaFreeAsync(all, freeing_), "cudaFreeAsync"));
+  return context_->Check(cudaStreamSynchronize(freeing_), "cudaStreamSynchronize");
+}
+
+absl::StatusOr<std::byte*> DeviceMemory::Allocate(CudaStream& stream, size_t bytes) {
+  PSD_RETURN_IF_ERROR(context_->health());
+  {
+    MutexLock lock(mutex_);
+    if (bytes > budget_bytes_ - used_bytes_)
+      return NoMemory(context_->name(), bytes, budget_bytes_, used_bytes_);
+    used_bytes_ += bytes;
+  }
+  const absl::StatusOr<std::byte*> address = Take(stream, bytes);
+  MutexLock lock(mutex_);
+  if (address.ok()) {
+    living_[*address] = {bytes, {&stream}};
+    return address;
+  }
+  used_bytes_ -= bytes;
+  if (!absl::IsResourceExhausted(address.status())) return address;
+  return WithRemedy(
+      absl::ResourceExhaustedError(absl::StrCat(
+          context_->name(), " has no room for ", bytes, " bytes more: ", used_bytes_,
+          " bytes of its budget of ", budget_bytes_, " are in use, but the GPU is full")),
+      "end other programs that use the GPU, or drop values there");
+}
+
+absl::StatusOr<std::byte*> DeviceMemory::Take(CudaStream& stream, size_t bytes) {
+  PSD_RETURN_IF_ERROR(context_->Enter());
+  void* address = nullptr;
+  int error = cudaMallocFromPoolAsync(&address, TakenBytes(bytes), pool_, stream.handle());
+  if (error == cudaErrorMemoryAllocation) {
+    // The memory of blocks that were freed may be in pieces, and in use until their streams get to
+    // the end of it.
+    cudaGetLastError();
+    const ScopedBlocking blocking;
+    PSD_RETURN_IF_ERROR(context_->Check(cudaDeviceSynchronize(), "cudaDeviceSynchronize"));
+    PSD_RETURN_IF_ERROR(context_->Check(cudaMemPoolTrimTo(pool_, 0), "cudaMemPoolTrimTo"));
+    error = cudaMallocFromPoolAsync(&address, TakenBytes(bytes), pool_, stream.handle());
+  }
+  PSD_RETURN_IF_ERROR(context_->Check(error, absl::StrCat("an allocation of ", bytes, " bytes")));
+  return static_cast<std::byte*>(address);
+}
+
+// The budget has the bytes again only when the pool has them, so that a block which is allocated
+// now finds them.
+void DeviceMemory::Free(const std::byte* address) {
+  Living block;
+  {
+    MutexLock lock(mutex_);
+    const auto found = living_.find(address);
+    block = std::move(found->second);
+    living_.erase(found);
+  }
+  std::byte* const freed = const_cast<std::byte*>(address);
+  if (context_->Enter().ok()) {  // otherwise the memory ended with the device
+    // A free that CUDA refuses loses the memory, and the device if it is lost.
+    static_cast<void>(block.users.size() == 1 ? FreeScratch(*block.users[0], freed)
+                                              : FreeBehind(freed, block.users));
+  }
+  MutexLock lock(mutex_);
+  used_bytes_ -= block.size;
+}
+
+absl::Status DeviceMemory::FreeBehind(std::byte* address, const std::vector<CudaStream*>& users) {
+  for (CudaStream* user : users) {
+    const absl::StatusOr<std::shared_ptr<Mark>> mark = context_->MarkIn(user->handle());
+    const int error = mark.ok()
+                          ? cudaStreamWaitEvent(freeing_, (*mark)->event(), cudaEventWaitDefault)
+                          // Without memory for an event, nothing but waiting here keeps the order.
+                          : cudaStreamSynchronize(user->handle());
+    PSD_RETURN_IF_ERROR(context_->Check(error, "the free of a block"));
+  }
+  return context_->Check(cudaFreeAsync(address, freeing_), "cudaFreeAsync");
+}
+
+absl::Status DeviceMemory::AlsoUses(CudaStream& stream, const Block& block) {
+  MutexLock lock(mutex_);
+  Living* const living = Find(block);
+  if (living == nullptr) return UnknownBlock(context_->name(), block);
+  std::vector<CudaStream*>& users = living->users;
+  if (std::find(users.begin(), users.end(), &stream) == users.end()) users.push_back(&stream);
+  return absl::OkStatus();
+}
+
+absl::Status DeviceMemory::WaitForUsers(CudaStream& stream, const Block& block) {
+  std::vector<CudaStream*> others;
+  {
+    MutexLock lock(mutex_);
+    Living* const living = Find(block);
+    if (living == nullptr) return UnknownBlock(context_->name(), block);
+    for (CudaStream* user : living->users)
+      if (user != &stream) others.push_back(user);
+    living->users.resize(1);
+    if (living->users[0] != &stream) living->users.push_back(&stream);
+  }
+  for (CudaStream* other : others) {
+    PSD_ASSIGN_OR_RETURN(const std::shared_ptr<Mark> mark, context_->MarkIn(other->handle()));
+    PSD_RETURN_IF_ERROR(stream.WaitForMark(*mark));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::byte*> DeviceMemory::AllocateScratch(CudaStream& stream, size_t bytes) {
+  return Take(stream, bytes);
+}
+
+absl::Status DeviceMemory::FreeScratch(CudaStream& stream, std::byte* address) {
+  PSD_RETURN_IF_ERROR(context_->Enter());
+  return context_->Check(cudaFreeAsync(address, stream.handle()), "cudaFreeAsync");
+}
+
+bool DeviceMemory::Contains(const std::byte* address, size_t bytes) const {
+  MutexLock lock(mutex_);
+  const auto behind = living_.upper_bound(address);
+  if (behind == living_.begin()) return false;
+  const auto& [begin, block] = *std::prev(behind);
+  const auto before = static_cast<size_t>(address - begin);
+  return before <= block.size && bytes <= block.size - before;
+}
+
+size_t DeviceMemory::used_bytes() const {
+  MutexLock lock(mutex_);
+  return used_bytes_;
+}
+
+DeviceMemory::Living* DeviceMemory::Find(const Block& block) {
+  const auto found = living_.find(block.data());
+  return found == living_.end() ? nullptr : &found->second;
+}
+
+}  // namespace psd::cuda

@@ -1,0 +1,13 @@
+#pragma once
+
+// The operators' kernels for CUDA devices.
+
+#include "core/base/kernel_table.h"
+
+namespace psd::cuda {
+
+// Returns StridedCopy and the kernels of core/tensor/ops/kernels.h, but not Matmul: those of
+// kernels/cuda/operators_launch.h. They are for streams of a CudaDevice.
+KernelTable OperatorKernels();
+
+}  // namespace psd::cuda

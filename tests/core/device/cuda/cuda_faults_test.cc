@@ -1,0 +1,251 @@
+// CUDA devices that fail, and missing waits, on the fake of fake_cuda.h.
+
+#include <cuda_runtime_api.h>
+
+#include <future>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "tests/core/device/cuda/cuda_suite.h"
+#include "tests/core/device/cuda/fake_cuda.h"
+
+namespace psd::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+class CudaFaultsTest : public ::testing::Test {
+ protected:
+  void SetUp() override { ResetFakeCuda(); }
+};
+
+std::shared_ptr<CudaDevice> SecondDevice() {
+  CudaDeviceOptions options;
+  options.index = 1;
+  return OpenDevice(options);
+}
+
+void ExpectLost(const absl::Status& status, const std::string& device) {
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
+  EXPECT_THAT(status.message(), HasSubstr(device + " is lost: "));
+}
+
+TEST_F(CudaFaultsTest, TheFakeShowsAMissingWait) {
+  const auto device = OpenDevice();
+  Stream& two = **device->AddStream();
+  const auto block = NewInts(device->default_stream(), 10);
+  const auto source = StartFilling(device->default_stream(), *block, 5);
+  const auto read = StartReading(two, *block);
+  ASSERT_TRUE(RecordOn(two)->Wait().ok());
+  EXPECT_NE(Ints(*read), std::vector<int>(10, 5));
+}
+
+TEST_F(CudaFaultsTest, TheFakeShowsAUseThatWasNotDeclared) {
+  const auto device = OpenDevice();
+  Stream& one = device->default_stream();
+  Stream& two = **device->AddStream();
+  auto block = NewInts(one, 10);
+  const auto source = StartFilling(one, *block, 5);
+  ASSERT_TRUE(two.WaitFor(RecordOn(one)).ok());
+  const auto read = StartReading(two, *block);
+  block.reset();
+  ASSERT_TRUE(RecordOn(one)->Wait().ok());
+  ASSERT_TRUE(RecordOn(two)->Wait().ok());
+  EXPECT_NE(Ints(*read), std::vector<int>(10, 5));
+}
+
+// The fake does all work for an allocation that finds no memory, and frees first.
+TEST_F(CudaFaultsTest, MemoryIsFreedBehindTheWorkOfAllStreamsThatUseIt) {
+  const auto device = OpenDevice();
+  Stream& one = device->default_stream();
+  Stream& two = **device->AddStream();
+  auto block = NewInts(one, 10);
+  const auto source = StartFilling(one, *block, 5);
+  ASSERT_TRUE(two.WaitFor(RecordOn(one)).ok());
+  ASSERT_TRUE(two.AlsoUses(*block).ok());
+  const auto read = StartReading(two, *block);
+  ASSERT_TRUE(RecordOn(one)->Wait().ok());
+  block.reset();
+  FailNextCall("cudaMallocFromPoolAsync", cudaErrorMemoryAllocation);
+  NewInts(one, 10);
+  EXPECT_EQ(Ints(*read), std::vector<int>(10, 5));
+}
+
+TEST_F(CudaFaultsTest, ADeviceLeavesNothingBehind) {
+  std::shared_ptr<Event> event;
+  {
+    const auto device = OpenDevice();
+    Stream& two = **device->AddStream();
+    const auto block = NewInts(two, 10);
+    ASSERT_TRUE(device->default_stream().AlsoUses(*block).ok());
+    ASSERT_TRUE(device->default_stream()
+                    .CopyFrom(block->data(), *device, block->data() + 20, 20)
+                    .ok());  // nobody waits for it
+    event = RecordOn(two);
+    EXPECT_GT(LivingFakeObjects(), 0);
+  }
+  event.reset();
+  EXPECT_EQ(LivingFakeObjects(), 0);
+}
+
+TEST_F(CudaFaultsTest, ADeviceThatCannotBeOpenedLeavesNothingBehind) {
+  for (const char* function :
+       {"cudaSetDevice", "cudaStreamCreateWithFlags", "cudaMemPoolCreate",
+        "cudaMemPoolSetAttribute", "cudaMallocFromPoolAsync", "cudaFreeAsync", "cudaHostAlloc"}) {
+    ResetFakeCuda();
+    FailNextCall(function, cudaErrorMemoryAllocation);
+    CudaDeviceOptions options;
+    options.budget_bytes = kTestBudget;
+    const auto refused = OpenCudaDevice(options);
+    EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted) << function;
+    EXPECT_EQ(LivingFakeObjects(), 0) << function;
+    EXPECT_EQ(cudaGetLastError(), cudaSuccess) << function;
+  }
+}
+
+TEST_F(CudaFaultsTest, ABudgetBeyondTheFreeMemoryIsRefused) {
+  CudaDeviceOptions options;
+  options.budget_bytes = size_t{1} << 21;
+  const auto refused = OpenCudaDevice(options);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(refused.status().message(),
+              HasSubstr("cuda:0 cannot reserve its budget of 2097152 bytes: 1048576 bytes are free "
+                        "on the GPU; lower the budget"));
+}
+
+TEST_F(CudaFaultsTest, WithoutABudgetItIsNineTenthsOfWhatIsFree) {
+  const auto device = OpenCudaDevice({});
+  ASSERT_TRUE(device.ok()) << device.status();
+  EXPECT_EQ((*device)->budget_bytes(), (size_t{1} << 20) / 10 * 9);
+  FailNextCall("cudaMemGetInfo", cudaErrorLaunchFailure);
+  EXPECT_EQ(OpenCudaDevice({}).status().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(CudaFaultsTest, AnAllocationWaitsForMemoryThatIsStillInUse) {
+  FakeMachine machine;
+  machine.memory_bytes = 3000;
+  ResetFakeCuda(machine);
+  CudaDeviceOptions options;
+  options.budget_bytes = 2000;
+  const auto device = OpenDevice(options);
+  Stream& stream = device->default_stream();
+  auto block = NewInts(stream, 500);
+  const auto source = StartFilling(stream, *block, 1);
+  const auto read = StartReading(stream, *block);
+  block.reset();
+  EXPECT_EQ(NewInts(stream, 500)->size(), 2000u);
+  EXPECT_EQ(Ints(*read), std::vector<int>(500, 1));
+}
+
+TEST_F(CudaFaultsTest, AFullGpuRefusesAnAllocationAndGoesOn) {
+  const auto device = OpenDevice();
+  FailNextCall("cudaMallocFromPoolAsync", cudaErrorMemoryAllocation);
+  EXPECT_TRUE(device->memory().Allocate(100).ok());  // the second attempt
+  FailNextCall("cudaMallocFromPoolAsync", cudaErrorMemoryAllocation);
+  FailNextCall("cudaDeviceSynchronize", cudaErrorMemoryAllocation);
+  const auto refused = device->memory().Allocate(100);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(device->used_bytes(), 0u);
+  EXPECT_TRUE(device->health().ok());
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+}
+
+TEST_F(CudaFaultsTest, AnAllocationOnAFullGpuNamesNeedBudgetAndUse) {
+  CudaDeviceOptions options;
+  options.budget_bytes = 5000;
+  const auto device = OpenDevice(options);
+  ShrinkFakeMachine(3000);  // another program took the rest
+  const auto refused = device->memory().Allocate(4000);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(refused.status().message(),
+              HasSubstr("cuda:0 has no room for 4000 bytes more: 0 bytes of its budget of 5000 are "
+                        "in use, but the GPU is full"));
+  EXPECT_EQ(device->used_bytes(), 0u);
+}
+
+TEST_F(CudaFaultsTest, AnOperationThatIsRefusedChangesNothing) {
+  const auto device = OpenDevice();
+  const auto block = NewInts(device->default_stream(), 1);
+  FailNextCall("cudaMemcpyAsync", cudaErrorInvalidValue);
+  const int one = 1;
+  const absl::Status refused =
+      device->CopyIn(block->data(), reinterpret_cast<const std::byte*>(&one), sizeof(int));
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(refused.message(), HasSubstr("cuda:0 refused CopyIn on stream 0 of cuda:0: "));
+  EXPECT_TRUE(device->health().ok());
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+}
+
+TEST_F(CudaFaultsTest, WorkThatFailsLosesTheDevice) {
+  const auto device = OpenDevice();
+  Stream& stream = device->default_stream();
+  auto block = NewInts(stream, 10);
+  FailNextOperation(0, cudaErrorIllegalAddress);
+  const auto source = StartFilling(stream, *block, 5);
+  const auto event = RecordOn(stream);
+  std::promise<absl::Status> called;
+  event->OnPassed([&](absl::Status result) { called.set_value(std::move(result)); });
+  ExpectLost(called.get_future().get(), "cuda:0");
+  EXPECT_TRUE(event->passed());
+  ExpectLost(event->Wait(), "cuda:0");
+  ExpectLost(device->health(), "cuda:0");
+  ExpectLost(device->Synchronize(), "cuda:0");
+  ExpectLost(stream.Record().status(), "cuda:0");
+  ExpectLost(stream.Allocate(1).status(), "cuda:0");
+  ExpectLost(stream.CopyIn(block->data(), source->data(), 4), "cuda:0");
+  ExpectLost(device->AddStream().status(), "cuda:0");
+  block.reset();
+  EXPECT_EQ(device->used_bytes(), 0u);
+}
+
+TEST_F(CudaFaultsTest, AnEventThatHasPassedStaysPassedWhenTheDeviceIsLost) {
+  const auto device = OpenDevice();
+  const auto event = RecordOn(device->default_stream());
+  ASSERT_TRUE(event->Wait().ok());
+  const auto block = NewInts(device->default_stream(), 10);
+  FailNextOperation(0, cudaErrorLaunchFailure);
+  const auto source = StartFilling(device->default_stream(), *block, 5);
+  ExpectLost(device->Synchronize(), "cuda:0");
+  EXPECT_TRUE(event->Wait().ok());
+}
+
+// ---- several devices
+
+TEST_F(CudaFaultsTest, DevicesWaitForEachOtherAndCopyDirectly) {
+  const auto one = OpenDevice(), two = SecondDevice();
+  Stream& from = one->default_stream();
+  Stream& to = two->default_stream();
+  const auto source = NewInts(from, 10), target = NewInts(to, 10);
+  const auto filling = StartFilling(from, *source, 4);
+  ASSERT_TRUE(to.WaitFor(RecordOn(from)).ok());
+  ASSERT_TRUE(to.CopyFrom(target->data(), *one, source->data(), source->size()).ok());
+  const auto read = StartReading(to, *target);
+  ASSERT_TRUE(RecordOn(to)->Wait().ok());
+  EXPECT_EQ(Ints(*read), std::vector<int>(10, 4));
+  EXPECT_EQ(to.AlsoUses(*source).code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(CudaFaultsTest, TheLossOfADeviceEndsWaitsForIt) {
+  const auto one = OpenDevice(), two = SecondDevice();
+  Stream& lost = one->default_stream();
+  const auto block = NewInts(lost, 10);
+  const auto event = RecordOn(lost);
+  FailNextOperation(0, cudaErrorLaunchFailure);
+  const auto source = StartFilling(lost, *block, 5);
+  const auto late = RecordOn(lost);
+  cudaSetDevice(0);
+  cudaStreamSynchronize(one->default_stream().handle());  // psd has not seen the loss yet
+  cudaGetLastError();
+  EXPECT_TRUE(two->default_stream().WaitFor(late).ok());
+  ExpectLost(late->Wait(), "cuda:0");
+  FailNextCall("cudaStreamWaitEvent", cudaErrorInvalidValue);  // not called any more
+  EXPECT_TRUE(two->default_stream().WaitFor(event).ok());
+  EXPECT_TRUE(two->Synchronize().ok());
+  EXPECT_EQ(two->default_stream()
+                .CopyFrom(NewInts(two->default_stream(), 10)->data(), *one, block->data(), 40)
+                .code(),
+            absl::StatusCode::kUnavailable);
+}
+
+}  // namespace
+}  // namespace psd::testing

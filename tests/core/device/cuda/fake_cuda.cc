@@ -1,0 +1,371 @@
+#include "tests/core/device/cuda/fake_cuda.h"
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+// An operation of a stream is a function, or a wait for a point in the work of another stream.
+struct Operation {
+  std::function<void()> run;
+  CUstream_st* other = nullptr;
+  size_t position = 0;
+};
+struct CUstream_st {
+  int device = 0;
+  std::vector<Operation> operations;
+  size_t done = 0;
+};
+struct CUevent_st {
+  int device = 0;
+  CUstream_st* stream = nullptr;
+  size_t position = 0;
+};
+struct CUmemPoolHandle_st {
+  int device = 0;
+};
+
+namespace psd::testing {
+namespace {
+
+struct FakeDevice {
+  cudaError_t sticky = cudaSuccess;
+  cudaError_t fails_next = cudaSuccess;
+  size_t used_bytes = 0;  // in stream order
+};
+struct FakeBlock {
+  std::unique_ptr<unsigned char[]> bytes;
+  size_t size = 0;
+  int device = 0;
+};
+
+std::mutex mutex;
+FakeMachine machine;
+std::map<int, FakeDevice> devices;
+std::map<std::string, cudaError_t> fails_next_call;
+// Freed ones stay, so that no address is used twice.
+std::map<const void*, FakeBlock> blocks;
+std::map<const void*, FakeBlock> pinned;
+// Objects stay until the next ResetFakeCuda, because a lost device's are never destroyed.
+std::vector<std::unique_ptr<CUstream_st>> streams;
+std::vector<std::unique_ptr<CUevent_st>> events;
+std::vector<std::unique_ptr<CUmemPoolHandle_st>> pools;
+int living = 0;
+thread_local int current = 0;
+thread_local cudaError_t last_error = cudaSuccess;
+
+cudaError_t Returned(cudaError_t error) {
+  if (error != cudaSuccess) last_error = error;
+  return error;
+}
+
+// Calls `act`, which returns an error, unless `function` is to fail or the device is lost.
+template <typename Act>
+cudaError_t Call(const char* function, int device, const Act& act) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  const auto fault = fails_next_call.find(function);
+  if (fault != fails_next_call.end()) {
+    const cudaError_t error = fault->second;
+    fails_next_call.erase(fault);
+    return Returned(error);
+  }
+  if (devices[device].sticky != cudaSuccess) return Returned(devices[device].sticky);
+  return Returned(act());
+}
+// As Call, for a stream or event of `device`, which must be the current one.
+template <typename Act>
+cudaError_t CallOn(const char* function, int device, const Act& act) {
+  return Call(function, device,
+              [&] { return device == current ? act() : cudaErrorInvalidResourceHandle; });
+}
+
+void RunTo(CUstream_st* stream, size_t position);
+
+void RunOne(CUstream_st* stream) {
+  const Operation operation = stream->operations[stream->done];
+  if (operation.other != nullptr) {
+    RunTo(operation.other, operation.position);
+  } else if (FakeDevice& device = devices[stream->device]; device.fails_next != cudaSuccess) {
+    device.sticky = device.fails_next;
+  } else if (device.sticky == cudaSuccess) {
+    operation.run();
+  }
+  ++stream->done;
+}
+
+void RunTo(CUstream_st* stream, size_t position) {
+  while (stream->done < position) RunOne(stream);
+}
+
+void Append(CUstream_st* stream, std::function<void()> run) {
+  stream->operations.push_back({std::move(run)});
+}
+
+cudaError_t WaitFor(CUstream_st* stream, size_t position) {
+  RunTo(stream, position);
+  return devices[stream->device].sticky;
+}
+
+bool IsIn(const std::map<const void*, FakeBlock>& memory, const void* address) {
+  const auto behind = memory.upper_bound(address);
+  if (behind == memory.begin()) return false;
+  const FakeBlock& block = std::prev(behind)->second;
+  return static_cast<const unsigned char*>(address) < block.bytes.get() + block.size;
+}
+
+cudaError_t Copy(void* to, const void* from, size_t bytes, CUstream_st* stream) {
+  if (IsIn(pinned, from) || IsIn(blocks, from)) {
+    Append(stream, [=] { std::memcpy(to, from, bytes); });
+    return cudaSuccess;
+  }
+  const auto* const begin = static_cast<const unsigned char*>(from);
+  Append(stream, [to, staged = std::vector<unsigned char>(begin, begin + bytes)] {
+    std::memcpy(to, staged.data(), staged.size());
+  });
+  return cudaSuccess;
+}
+
+}  // namespace
+
+void ResetFakeCuda(const FakeMachine& next) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  machine = next;
+  devices.clear();
+  fails_next_call.clear();
+  blocks.clear();
+  pinned.clear();
+  streams.clear();
+  events.clear();
+  pools.clear();
+  living = 0;
+}
+
+void ShrinkFakeMachine(size_t memory_bytes) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  machine.memory_bytes = memory_bytes;
+}
+
+void FailNextCall(const std::string& function, int error) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  fails_next_call[function] = static_cast<cudaError_t>(error);
+}
+
+void FailNextOperation(int device, int error) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  devices[device].fails_next = static_cast<cudaError_t>(error);
+}
+
+int LivingFakeObjects() {
+  const std::lock_guard<std::mutex> lock(mutex);
+  return living;
+}
+
+}  // namespace psd::testing
+
+namespace fake = psd::testing;
+
+extern "C" {
+
+const char* cudaGetErrorName(cudaError_t /*error*/) {
+  return "cudaErrorOfTheFake";
+}
+const char* cudaGetErrorString(cudaError_t /*error*/) {
+  return "an error of the fake";
+}
+cudaError_t cudaGetLastError() {
+  return std::exchange(fake::last_error, cudaSuccess);
+}
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  *version = CUDART_VERSION;
+  return cudaSuccess;
+}
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = fake::machine.driver_version;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = fake::machine.device_count;
+  return fake::Returned(static_cast<cudaError_t>(fake::machine.count_error));
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int /*device*/) {
+  *value = attribute == cudaDevAttrComputeCapabilityMajor ? fake::machine.major
+           : attribute == cudaDevAttrMemoryPoolsSupported ? fake::machine.has_memory_pools
+                                                          : 0;
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int device) {
+  return fake::Call("cudaSetDevice", device, [&] {
+    fake::current = device;
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaDeviceSynchronize() {
+  return fake::Call("cudaDeviceSynchronize", fake::current, [] {
+    for (const auto& stream : fake::streams)
+      if (stream->device == fake::current) fake::RunTo(stream.get(), stream->operations.size());
+    return fake::devices[fake::current].sticky;
+  });
+}
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+  return fake::Call("cudaMemGetInfo", fake::current, [&] {
+    *total = fake::machine.memory_bytes;
+    *free = *total - fake::devices[fake::current].used_bytes;
+    return cudaSuccess;
+  });
+}
+
+// ---- streams and events
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned /*flags*/) {
+  return fake::Call("cudaStreamCreateWithFlags", fake::current, [&] {
+    fake::streams.push_back(std::make_unique<CUstream_st>());
+    *stream = fake::streams.back().get();
+    (*stream)->device = fake::current;
+    ++fake::living;
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  return fake::CallOn("cudaStreamDestroy", stream->device, [&] {
+    if (stream->done == stream->operations.size()) --fake::living;
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  return fake::CallOn("cudaStreamQuery", stream->device, [&] {
+    return stream->done < stream->operations.size() ? cudaErrorNotReady : cudaSuccess;
+  });
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  return fake::CallOn("cudaStreamSynchronize", stream->device,
+                      [&] { return fake::WaitFor(stream, stream->operations.size()); });
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned /*flags*/) {
+  return fake::CallOn("cudaStreamWaitEvent", stream->device, [&] {
+    const cudaError_t other = fake::devices[event->device].sticky;
+    if (other != cudaSuccess) return other;
+    stream->operations.push_back({nullptr, event->stream, event->position});
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned /*flags*/) {
+  return fake::Call("cudaEventCreateWithFlags", fake::current, [&] {
+    fake::events.push_back(std::make_unique<CUevent_st>());
+    *event = fake::events.back().get();
+    (*event)->device = fake::current;
+    ++fake::living;
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  return fake::CallOn("cudaEventDestroy", event->device, [] {
+    --fake::living;
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  return fake::CallOn("cudaEventRecord", stream->device, [&] {
+    if (event->device != stream->device) return cudaErrorInvalidResourceHandle;
+    event->stream = stream;
+    event->position = stream->operations.size();
+    return cudaSuccess;
+  });
+}
+// A thread that asks again and again sees the event pass.
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  return fake::CallOn("cudaEventQuery", event->device, [&] {
+    if (event->stream->done >= event->position) return fake::devices[event->device].sticky;
+    fake::RunOne(event->stream);
+    return cudaErrorNotReady;
+  });
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  return fake::CallOn("cudaEventSynchronize", event->device,
+                      [&] { return fake::WaitFor(event->stream, event->position); });
+}
+
+// ---- memory
+
+cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* properties) {
+  return fake::Call("cudaMemPoolCreate", properties->location.id, [&] {
+    fake::pools.push_back(std::make_unique<CUmemPoolHandle_st>());
+    *pool = fake::pools.back().get();
+    (*pool)->device = properties->location.id;
+    ++fake::living;
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) {
+  return fake::CallOn("cudaMemPoolDestroy", pool->device, [] {
+    --fake::living;
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr /*attribute*/,
+                                    void* /*value*/) {
+  return fake::CallOn("cudaMemPoolSetAttribute", pool->device, [] { return cudaSuccess; });
+}
+cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t /*bytes*/) {
+  return fake::CallOn("cudaMemPoolTrimTo", pool->device, [] { return cudaSuccess; });
+}
+cudaError_t cudaMallocFromPoolAsync(void** address, size_t bytes, cudaMemPool_t pool,
+                                    cudaStream_t stream) {
+  return fake::CallOn("cudaMallocFromPoolAsync", stream->device, [&] {
+    fake::FakeDevice& device = fake::devices[stream->device];
+    if (pool->device != stream->device) return cudaErrorInvalidValue;
+    if (bytes > fake::machine.memory_bytes - device.used_bytes) return cudaErrorMemoryAllocation;
+    device.used_bytes += bytes;
+    auto memory = std::make_unique<unsigned char[]>(bytes);
+    *address = memory.get();
+    fake::blocks[*address] = {std::move(memory), bytes, stream->device};
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaFreeAsync(void* address, cudaStream_t stream) {
+  return fake::CallOn("cudaFreeAsync", stream->device, [&] {
+    const auto found = fake::blocks.find(address);
+    if (found == fake::blocks.end()) return cudaErrorInvalidValue;
+    fake::Append(stream, [&block = found->second] {
+      std::memset(block.bytes.get(), fake::kFreed, block.size);
+      fake::devices[block.device].used_bytes -= block.size;
+    });
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaHostAlloc(void** address, size_t bytes, unsigned /*flags*/) {
+  return fake::Call("cudaHostAlloc", fake::current, [&] {
+    // Aligned as CUDA's is, to pages.
+    auto memory = std::make_unique<unsigned char[]>(bytes + 4096);
+    const auto beyond = reinterpret_cast<uintptr_t>(memory.get()) % 4096;
+    *address = memory.get() + (4096 - beyond);
+    fake::pinned[*address] = {std::move(memory), bytes + 4096, fake::current};
+    ++fake::living;
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaFreeHost(void* address) {
+  return fake::Call("cudaFreeHost", fake::current, [&] {
+    if (fake::pinned.erase(address) == 0) return cudaErrorInvalidValue;
+    --fake::living;
+    return cudaSuccess;
+  });
+}
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind /*kind*/,
+                            cudaStream_t stream) {
+  return fake::CallOn("cudaMemcpyAsync", stream->device,
+                      [&] { return fake::Copy(to, from, bytes, stream); });
+}
+cudaError_t cudaMemcpyPeerAsync(void* to, int /*to_device*/, const void* from, int /*from_device*/,
+                                size_t bytes, cudaStream_t stream) {
+  return fake::CallOn("cudaMemcpyPeerAsync", stream->device,
+                      [&] { return fake::Copy(to, from, bytes, stream); });
+}
+
+}  // extern "C"

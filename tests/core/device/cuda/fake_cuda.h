@@ -1,0 +1,45 @@
+#pragma once
+
+// A runtime of CUDA without GPUs: it defines the functions of cuda_runtime_api.h that
+// core/device/cuda calls. A test links it instead of the real one.
+//
+// Streams do their work only when somebody waits for it, one operation at a time, so a missing wait
+// is a wrong result. Memory that was freed in stream order is filled with kFreed. A copy from
+// memory that is not pinned reads it at once, and one from pinned memory when it runs, as CUDA
+// does. A call for a stream or an event of a device that is not the current one of the thread
+// fails.
+
+#include <cstddef>
+#include <string>
+
+namespace psd::testing {
+
+inline constexpr unsigned char kFreed = 0xdd;
+
+struct FakeMachine {
+  int driver_version = 13000;
+  int count_error = 0;
+  int device_count = 2;
+  int major = 9;
+  bool has_memory_pools = true;
+  size_t memory_bytes = size_t{1} << 20;  // of each device
+};
+
+// Starts anew. Requires: no device is open.
+void ResetFakeCuda(const FakeMachine& machine = {});
+
+// The memory of each device becomes smaller.
+void ShrinkFakeMachine(size_t memory_bytes);
+
+// Lets the next call of `function` return `error` and do nothing.
+void FailNextCall(const std::string& function, int error);
+
+// Lets the next operation that `device` runs fail. Every call that concerns the device returns
+// `error` from then on.
+void FailNextOperation(int device, int error);
+
+// How many objects of CUDA exist that were not destroyed: streams, events, pools, and blocks of
+// pinned memory. A stream that was destroyed before its work was done counts too.
+int LivingFakeObjects();
+
+}  // namespace psd::testing

@@ -1,0 +1,59 @@
+// The tables of kernels of CUDA devices and of emulated devices have the same names.
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "core/base/kernel_table.h"
+#include "core/device_kernels/cuda/operator_kernels.h"
+#include "core/device_kernels/cuda/optim_kernels.h"
+#include "core/device_kernels/emulated/operator_kernels.h"
+#include "core/device_kernels/emulated/optim_kernels.h"
+#include "core/optim/dense/optim_kernels.h"
+#include "core/tensor/ops/kernels.h"
+#include "gmock/gmock.h"
+
+namespace psd {
+namespace {
+
+using ::testing::ElementsAreArray;
+using ::testing::IsEmpty;
+
+// A kernel of one table alone, and why the other has none.
+struct Exception {
+  std::string name, reason;
+};
+// None: the launchers and the twins of every kernel exist.
+const std::vector<Exception> kOnlyCuda = {};
+const std::vector<Exception> kOnlyEmulated = {};
+// On the CPU alone.
+const std::vector<Exception> kOnlyCpu = {
+    {"Matmul", "cublasLt is to compute matrix products on GPUs, and nothing loads it yet"},
+};
+
+std::vector<std::string> Without(std::vector<std::string> names,
+                                 const std::vector<Exception>& exceptions) {
+  for (const Exception& each : exceptions) {
+    const auto found = std::find(names.begin(), names.end(), each.name);
+    EXPECT_TRUE(found != names.end()) << each.name << " is no exception any more";
+    if (found != names.end()) names.erase(found);
+    EXPECT_THAT(each.reason, ::testing::Not(IsEmpty()));
+  }
+  return names;
+}
+
+TEST(KernelNamesTest, GpusHaveTheOperatorsOfEmulatedDevices) {
+  const std::vector<std::string> gpu = cuda::OperatorKernels().Names();
+  EXPECT_THAT(Without(gpu, kOnlyCuda),
+              ElementsAreArray(Without(emulated::OperatorKernels().Names(), kOnlyEmulated)));
+  EXPECT_THAT(gpu, ElementsAreArray(Without(ops::CpuKernels().Names(), kOnlyCpu)));
+}
+
+TEST(KernelNamesTest, GpusHaveAllDenseOptimizers) {
+  const std::vector<std::string> gpu = cuda::OptimKernels().Names();
+  EXPECT_THAT(gpu, ElementsAreArray(emulated::OptimKernels().Names()));
+  EXPECT_THAT(gpu, ElementsAreArray(optim::CpuOptimKernels().Names()));
+}
+
+}  // namespace
+}  // namespace psd

@@ -1,0 +1,25 @@
+#pragma once
+
+// The kind of device whose kernels a test compares with those of the CPU. The test links one of two
+// definitions: emulated_kernel_device.cc, or cuda/gpu_kernel_device.cc for a GPU.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "core/base/device.h"
+#include "core/base/kernel_table.h"
+
+namespace psd::testing {
+
+KernelTable DeviceOperators();
+KernelTable DeviceOptimizers();
+
+// Returns a device with these kernels, or null if this machine has no GPU. `seed` decides the order
+// of an emulated device's work.
+std::shared_ptr<Device> NewKernelDevice(KernelTable kernels, uint64_t seed);
+
+// How many kernels have been added to the device. 0 for a GPU, which does not count them.
+size_t KernelsLaunched(const Device& device);
+
+}  // namespace psd::testing
