@@ -32,6 +32,10 @@ namespace {
 constexpr size_t kMaxNameBytes = 128;
 constexpr absl::Duration kProbe = absl::Seconds(1);  // for a member that may be alive
 
+// What a member tells the others when they meet again. Any other text is its error.
+constexpr char kReady[] = "";
+constexpr char kReadyShared[] = "shm";
+
 // The description of itself that a member sends to the others when they first meet.
 struct Told {
   std::string name;
@@ -191,25 +195,39 @@ class Joining {
     return status;
   }
 
-  // Meets the others again, and tells whether this member is ready. Returns the first error.
-  absl::Status MeetAgain(const std::vector<std::string>& members, uint64_t generation,
-                         const absl::Status& ready) {
+  // Meets the others again, and tells whether this member is ready. Returns whether all members
+  // reach each other through shared memory. Errors: the first of a member that is not ready.
+  absl::StatusOr<bool> MeetAgain(const std::vector<std::string>& members, int rank,
+                                 uint64_t generation, const absl::Status& ready) {
+    std::string mine(ready.message());
+    if (ready.ok()) mine = SharesMemory(members, rank) ? kReadyShared : kReady;
     PSD_ASSIGN_OR_RETURN(
         const auto values,
         worker_.AllGather(absl::StrCat("psd.group ", name_, " ", IncarnationToString(generation)),
-                          std::string(ready.message()), members, Left()));
+                          mine, members, Left()));
     PSD_RETURN_IF_ERROR(ready);
+    bool shared = true;
     for (const auto& [member, value] : values) {
-      const auto* error = value.As<std::string>();
-      if (error != nullptr && error->empty()) continue;
+      const auto* told = value.As<std::string>();
+      shared &= told != nullptr && *told == kReadyShared;
+      if (told != nullptr && (*told == kReady || *told == kReadyShared)) continue;
       return absl::UnavailableError(absl::StrCat("group ", Quoted(name_), ": ", member, ": ",
-                                                 error != nullptr ? *error : value.KindName()));
+                                                 told != nullptr ? *told : value.KindName()));
     }
-    return absl::OkStatus();
+    return shared;
   }
 
  private:
   absl::Duration Left() const { return TimeLeft(until_); }
+  // Whether this member reaches those of higher rank, to which it has connected, through shared
+  // memory. If all members say so, all pairs do.
+  bool SharesMemory(const std::vector<std::string>& members, int rank) const {
+    std::set<std::string> sharing;
+    for (const rpc::PeerStatus& peer : runtime_.agent().Peers())
+      if (peer.shares_memory()) sharing.insert(peer.peer.name);
+    return std::all_of(members.begin() + rank + 1, members.end(),
+                       [&](const std::string& member) { return sharing.count(member) > 0; });
+  }
 
   Worker& worker_;
   worker::Runtime& runtime_;
@@ -263,11 +281,13 @@ absl::StatusOr<std::shared_ptr<Group>> Group::JoinPresent(Worker& worker, const 
   if (told.size() > 1) {
     PSD_ASSIGN_OR_RETURN(state->part, runtime.collectives().Make(std::move(members)));
     const absl::Status connected = joining.Connect(told, state->rank);
-    const absl::Status met = joining.MeetAgain(state->members, told[0].nonce, connected);
-    if (!met.ok()) {
+    const absl::StatusOr<bool> shares_memory =
+        joining.MeetAgain(state->members, state->rank, told[0].nonce, connected);
+    if (!shares_memory.ok()) {
       state->part->Leave(absl::ZeroDuration());
-      return met;
+      return shares_memory.status();
     }
+    state->part->set_shares_memory(*shares_memory);
     state->part->Watch();
   }
   return std::shared_ptr<Group>(new Group(std::move(state)));

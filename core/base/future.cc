@@ -1,10 +1,22 @@
 #include "core/base/future.h"
 
+#include <utility>
+
 #include "core/base/clock.h"
 #include "core/base/executor.h"
 #include "core/base/wait_helper.h"
 
 namespace psd::internal {
+namespace {
+
+// The result for which this thread waits while it helps; the innermost one, if such waits nest.
+thread_local const FutureWait* awaited_here = nullptr;
+
+}  // namespace
+
+bool FutureWait::IsAwaitedHere() const {
+  return awaited_here == this;
+}
 
 void FutureWait::SetHelper(std::weak_ptr<WaitHelper> helper) {
   MutexLock lock(mutex_);
@@ -41,7 +53,9 @@ bool FutureWait::Help(absl::Time until) const {
   const std::shared_ptr<WaitHelper> helper = this->helper().lock();
   if (helper == nullptr) return false;
   const ScopedHelping helping;
+  const FutureWait* const outer = std::exchange(awaited_here, this);
   helper->HelpUntil([this, until] { return IsReady() || Clock::Steady().Now() >= until; });
+  awaited_here = outer;
   return IsReady();
 }
 

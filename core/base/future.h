@@ -40,6 +40,8 @@ class FutureWait {
   // Sets the helper by which a thread that waits for this result can receive it sooner.
   void SetHelper(std::weak_ptr<WaitHelper> helper) PSD_EXCLUDES(mutex_);
   std::weak_ptr<WaitHelper> helper() const PSD_EXCLUDES(mutex_);
+  // See Promise::IsAwaitedHere.
+  bool IsAwaitedHere() const;
 
   // See Future::WaitFor.
   bool WaitFor(absl::Duration timeout) const PSD_EXCLUDES(mutex_);
@@ -263,6 +265,11 @@ class Promise {
   void HelpLike(const Future<U>& source) const {
     state_->SetHelper(source.state_->helper());
   }
+
+  // Whether this is called inside the helper's work on a thread that waits for the result. Such a
+  // thread may do what is left to do for the result itself, although it is inside a callback of the
+  // transport: nobody else waits for it longer than for another thread.
+  bool IsAwaitedHere() const { return state_->IsAwaitedHere(); }
 
   // Sets the result, runs the callbacks and returns true. If the result is set already it returns
   // false and does nothing.

@@ -203,6 +203,7 @@ struct PeerStatus {
   // How messages reach the peer, as Link::Description says: "shm …", "grpc …". Empty if not
   // connected.
   std::string link;
+  bool shares_memory() const { return link.rfind("shm ", 0) == 0; }
   std::string why_not_shared;  // see Link::WhyNotShared
   std::string trouble;         // why our session on it is not open, if known
   uint64_t epoch_here = 0;     // epoch of its session on us; 0: no session

@@ -444,14 +444,21 @@ void ShmLink::HelpUntil(absl::FunctionRef<bool()> done) {
   StartWatching();
   const absl::Time begun = Clock::Steady().Now();
   bool found = false;
+  // Whether others used the processor for long. If they did so for the peer or for this thread,
+  // something is there now.
+  bool crowded = false;
   for (unsigned turn = 0; !ended_.load();) {
     const bool any = PollAsHelper();
     found = done();
     if (found) break;
-    turn = any ? 0 : turn + 1;
-    if (!any && !SpinTurn(turn)) {
+    if (any) {
+      turn = 0;
+      crowded = false;
+    } else if (crowded) {
       helper_spin_.ReportCrowded();
       break;
+    } else {
+      crowded = !SpinTurn(++turn);
     }
     if (Clock::Steady().Now() - begun >= (any ? kMostHelp : kHelperLook)) break;
   }

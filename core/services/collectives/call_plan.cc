@@ -15,7 +15,10 @@ CallPlan::CallPlan(const CollectiveCall& call, int ranks, const PlanLimits& limi
       piece_bytes_(limits.piece_bytes) {
   const size_t block =
       operation_ == Operation::kReduceScatter ? bytes_ / static_cast<size_t>(ranks) : bytes_;
-  small_ = block <= limits.small_bytes;
+  const bool small_shared =
+      call.shares_memory && block <= limits.small_shared_bytes &&
+      (ranks == 1 || block <= limits.most_shared_bytes / static_cast<size_t>(ranks - 1));
+  small_ = block <= limits.small_bytes || small_shared;
   // On the direct way a rank sends n - 1 times all bytes, otherwise n - 1 parts of them, twice. The
   // difference is (n - 1) (n - 2) parts.
   const auto extra_parts = static_cast<size_t>(ranks - 1) * static_cast<size_t>(ranks - 2);

@@ -133,7 +133,7 @@ absl::Status CheckWhole(absl::string_view operation, const TensorForm& form) {
 
 bool Agree(const CollectiveCall& a, const CollectiveCall& b) {
   if (a.operation != b.operation || a.reduction != b.reduction || a.root != b.root ||
-      a.label != b.label) {
+      a.label != b.label || a.shares_memory != b.shares_memory) {
     return false;
   }
   return !a.form.has_value() || !b.form.has_value() || *a.form == *b.form;

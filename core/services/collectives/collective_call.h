@@ -55,6 +55,8 @@ struct CollectiveCall {
   std::optional<TensorForm> form;
   int root = 0;       // of kBroadcast, kGather and kScatter; otherwise 0
   std::string label;  // the user's own name for the call; may be empty
+  // Whether all ranks reach each other through shared memory. The same on all ranks of a group.
+  bool shares_memory = false;
 
   // For example "all-reduce (sum) of f32[10] labelled 'bucket 3'", "broadcast from rank 0".
   std::string ToString() const;

@@ -42,6 +42,7 @@ void EncodeCall(const CollectiveCall& call, v1::CollectiveCall& out) {
   if (call.form.has_value()) WriteForm(*call.form, out);
   out.set_root(static_cast<uint32_t>(call.root));
   out.set_label(call.label);
+  out.set_shares_memory(call.shares_memory);
 }
 
 absl::StatusOr<CollectiveCall> DecodeCall(const v1::CollectiveCall& in) {
@@ -60,6 +61,7 @@ absl::StatusOr<CollectiveCall> DecodeCall(const v1::CollectiveCall& in) {
   }
   call.root = static_cast<int>(in.root());
   call.label = in.label();
+  call.shares_memory = in.shares_memory();
   return call;
 }
 

@@ -103,6 +103,7 @@ Future<CollectiveGroup::Tensors> CollectiveGroup::Start(CollectiveCall call, Ten
   if (!entry.open()) return Future<Tensors>::Ready(failure());
   absl::Status checked = CheckCall(call, size());
   if (!checked.ok()) return Future<Tensors>::Ready(std::move(checked));
+  call.shares_memory = shares_memory_.load(std::memory_order_relaxed);
   absl::StatusOr<CallData::Own> own =
       CallData::Prepare(call, std::move(inputs), members_.rank, size(), uses_.memory.get());
   if (!own.ok()) return Future<Tensors>::Ready(own.status());
@@ -126,12 +127,12 @@ Future<CollectiveGroup::Tensors> CollectiveGroup::Start(CollectiveCall call, Ten
   }
   // A thread that waits for the result also receives messages from that rank.
   if (watch.valid()) running->result.HelpLike(watch);
-  Perform(steps);
+  Perform(steps, /*own_thread=*/true);
   Arm();
   return running->result.future();
 }
 
-void CollectiveGroup::Perform(const Steps& steps) {
+void CollectiveGroup::Perform(const Steps& steps, bool own_thread) {
   for (const auto& [effect, running] : steps) {
     switch (effect.kind) {
       case GroupEffect::kTell:
@@ -147,7 +148,7 @@ void CollectiveGroup::Perform(const Steps& steps) {
         SendReduced(effect.number, running, effect.index);
         break;
       case GroupEffect::kComplete:
-        Complete(running);
+        CompleteOrLater(running, own_thread);
         break;
       case GroupEffect::kFail:
         FailAll();
@@ -316,6 +317,14 @@ void CollectiveGroup::ReduceLater(uint64_t number, const RunningPtr& running, si
     }
     self->Perform(steps);
   });
+}
+
+// The reduction of a small call without shared memory is short. A longer one must not keep a thread
+// that receives messages, unless this thread waits for nothing but the result.
+void CollectiveGroup::CompleteOrLater(const RunningPtr& running, bool own_thread) {
+  const bool is_short = running->data.BytesToReduce() <= limits_.small_bytes;
+  if (is_short || own_thread || running->result.IsAwaitedHere()) return Complete(running);
+  RunTask([self = shared_from_this(), running] { self->Complete(running); });
 }
 
 void CollectiveGroup::Complete(const RunningPtr& running) {

@@ -3,6 +3,7 @@
 // One rank's part in a group: performs the effects of its GroupLedger with messages, threads and
 // tensors.
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -71,6 +72,10 @@ class CollectiveGroup : public std::enable_shared_from_this<CollectiveGroup> {
   // Asks all other ranks to say when their part ends. These calls also fail if a rank dies. Must be
   // called once, when all ranks have made their part.
   void Watch() PSD_EXCLUDES(mutex_);
+
+  // Says whether all ranks reach each other through shared memory. To be called before the first
+  // Start, with the same value on all ranks.
+  void set_shares_memory(bool shares) { shares_memory_ = shares; }
 
   // Makes the group's next call. See CallData for the inputs and the results.
   // Errors: INVALID_ARGUMENT, RESOURCE_EXHAUSTED: the call does not count as made. The failure of
@@ -145,14 +150,16 @@ class CollectiveGroup : public std::enable_shared_from_this<CollectiveGroup> {
   // Returns the steps to be performed for `effects`. Must be called before the lock is released
   // under which the ledger has returned them.
   Steps Resolve(const GroupEffects& effects) PSD_REQUIRES(mutex_);
-  // Performs steps in order, without the lock.
-  void Perform(const Steps& steps) PSD_EXCLUDES(mutex_);
+  // Performs steps in order, without the lock. `own_thread`: the thread has no other work to do,
+  // and may reduce large tensors.
+  void Perform(const Steps& steps, bool own_thread = false) PSD_EXCLUDES(mutex_);
   void Tell(uint64_t number, const RunningPtr& running) PSD_EXCLUDES(mutex_);
   void Open(uint64_t number, const RunningPtr& running, int to) PSD_EXCLUDES(mutex_);
   void SendReduced(uint64_t number, const RunningPtr& running, size_t index) PSD_EXCLUDES(mutex_);
   // Sends pieces that wait in the line, as long as few enough are in flight.
   void Pump(uint64_t number, const RunningPtr& running, int to) PSD_EXCLUDES(mutex_);
   void ReduceLater(uint64_t number, const RunningPtr& running, size_t index);
+  void CompleteOrLater(const RunningPtr& running, bool own_thread) PSD_EXCLUDES(mutex_);
   void Complete(const RunningPtr& running) PSD_EXCLUDES(mutex_);
   void FailAll() PSD_EXCLUDES(mutex_);
   void RunTask(Task task);
@@ -219,6 +226,7 @@ class CollectiveGroup : public std::enable_shared_from_this<CollectiveGroup> {
   const Uses uses_;
   const GroupMembers members_;
   const PlanLimits limits_;
+  std::atomic<bool> shares_memory_{false};
   const std::shared_ptr<rref::Gate> gate_ = std::make_shared<rref::Gate>();
   mutable Mutex mutex_;  // leaf
   CondVar sent_;         // for Leave: a message was answered, or steps were performed

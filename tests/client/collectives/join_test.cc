@@ -1,15 +1,21 @@
 // Joining groups, and what goes wrong with it.
 
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "client/collectives/group.h"
 #include "client/psd.h"
+#include "client/runtime_of.h"
+#include "core/carrier/carrier.h"
+#include "core/runtime/runtime.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/client/collectives/group_world.h"
+#include "tests/client/test_world.h"
 
 namespace psd {
 namespace {
@@ -50,6 +56,26 @@ TEST(JoinTest, TheDeclaredGroupJoinsWithoutAList) {
     EXPECT_EQ(group->rank(), workers[i]->rank() - 1) << "the registrar has rank 0 of the job";
     EXPECT_EQ(Elements(Must(group->AllReduce(Ones(2))))[0], 3);
   });
+}
+
+// So that it need not ask for them once it makes the call.
+TEST(JoinTest, RanksThatShareMemorySendALateRankItsData) {
+  constexpr int64_t kElements = (1 << 20) / sizeof(float);
+  GroupWorld world(2);
+  const auto groups = world.JoinAll("ranks");
+  const auto sent = [&world] {
+    const carrier::SharedTraffic traffic =
+        RuntimeOf(*world.workers[0]).options().carrier->shared_traffic();
+    return traffic.lent + traffic.copied_out;
+  };
+  const uint64_t before = sent();
+  const Tensor two = Must(Tensor::Full({kElements}, DType::kF32, 2));
+  const Future<Tensor> early = groups[0]->AllReduceAsync(two);
+  while (sent() < before + two.NumBytes()) std::this_thread::yield();
+  EXPECT_FALSE(early.IsReady());
+  const Tensor late = Must(groups[1]->AllReduce(two));
+  EXPECT_EQ(Elements(late), std::vector<float>(kElements, 4));
+  EXPECT_TRUE(SameBits(Must(early.Wait()), late));
 }
 
 TEST(JoinTest, ZERO_22_RanksOfAGroupAreInTheOrderOfItsList) {

@@ -364,6 +364,41 @@ TEST(WaitHelperTest, AThreadThatWaitsHelps) {
   EXPECT_EQ(helper->helped, 1) << "a result that is there needs no help";
 }
 
+// Its work for the result waits for another result, with another helper.
+TEST(WaitHelperTest, AThreadThatHelpsKnowsForWhichResultItWaits) {
+  class Nested : public WaitHelper {
+   public:
+    void HelpUntil(absl::FunctionRef<bool()> done) override {
+      outer_before = promise.IsAwaitedHere();
+      inner.promise.future().Wait().IgnoreError();
+      inner_after = inner.promise.IsAwaitedHere();
+      outer_after = promise.IsAwaitedHere();
+      std::thread([&] { elsewhere = promise.IsAwaitedHere(); }).join();
+      promise.Set(1);
+      EXPECT_TRUE(done());
+    }
+    Promise<int> promise;
+    struct Inner : WaitHelper {
+      void HelpUntil(absl::FunctionRef<bool()> /*done*/) override {
+        awaited = promise.IsAwaitedHere();
+        promise.Set(2);
+      }
+      Promise<int> promise;
+      bool awaited = false;
+    };
+    Inner inner;
+    bool outer_before = false, outer_after = false, inner_after = true, elsewhere = true;
+  };
+  auto helper = std::make_shared<Nested>();
+  helper->promise.SetHelper(helper);
+  helper->inner.promise.SetHelper(std::shared_ptr<WaitHelper>(helper, &helper->inner));
+  EXPECT_FALSE(helper->promise.IsAwaitedHere());
+  EXPECT_EQ(*helper->promise.future().Wait(), 1);
+  EXPECT_TRUE(helper->outer_before && helper->inner.awaited && helper->outer_after);
+  EXPECT_FALSE(helper->inner_after || helper->elsewhere);
+  EXPECT_FALSE(helper->promise.IsAwaitedHere());
+}
+
 TEST(WaitHelperTest, AThreadThatWaitsForATimeHelpsToo) {
   auto helper = std::make_shared<SettingHelper>();
   helper->promise.SetHelper(helper);

@@ -103,6 +103,25 @@ TEST(CallPlanTest, AnAllReduceIsDirectIfThatSendsFewMoreBytes) {
   EXPECT_TRUE(direct(64, 3, limits)) << "small calls are direct in any case";
 }
 
+TEST(CallPlanTest, RanksThatShareMemorySendMoreWithTheNotice) {
+  PlanLimits limits = kLimits;
+  limits.small_shared_bytes = 400;
+  limits.most_shared_bytes = 1000;
+  const auto small = [&](int64_t elements, int ranks, bool shares_memory) {
+    CollectiveCall call = Call(Operation::kAllReduce, elements);
+    call.shares_memory = shares_memory;
+    const CallPlan plan(call, ranks, limits);
+    EXPECT_NE(plan.is_small(), plan.reduces_pieces());
+    return plan.is_small();
+  };
+  EXPECT_TRUE(small(100, 3, true));
+  EXPECT_FALSE(small(101, 3, true));
+  EXPECT_FALSE(small(100, 3, false));
+  EXPECT_FALSE(small(100, 4, true)) << "1,200 bytes from 3 ranks";
+  EXPECT_TRUE(small(64, 100, true)) << "small without shared memory, too";
+  EXPECT_TRUE(small(100, 1, true));
+}
+
 TEST(CallPlanTest, AReduceScatterBringsEqualBlocksToTheRanks) {
   const CallPlan plan(Call(Operation::kReduceScatter, 3 * 100), 3, kLimits);
   EXPECT_TRUE(plan.reduces_pieces());

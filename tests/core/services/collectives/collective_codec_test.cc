@@ -27,7 +27,11 @@ TEST(CollectiveCodecTest, CallsComeBackAsTheyWere) {
   CollectiveCall scalar;
   scalar.operation = Operation::kAllGather;
   scalar.form = TensorForm{DType::kBool, {}};
-  for (const CollectiveCall& call : {LabelledReduceScatter(), given, scalar, CollectiveCall()}) {
+  CollectiveCall shared = scalar;
+  shared.shares_memory = true;
+  EXPECT_FALSE(Agree(shared, scalar));
+  for (const CollectiveCall& call :
+       {LabelledReduceScatter(), given, scalar, shared, CollectiveCall()}) {
     v1::CollectiveCall message;
     EncodeCall(call, message);
     const auto decoded = DecodeCall(message);

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -357,6 +358,35 @@ TEST_F(CollectiveServiceTest, ACompleteCallKeepsItsResultWhenTheGroupFailsBefore
   EXPECT_EQ(Must(results[0].Wait())[0].data<float>()[0], 21);
   EXPECT_EQ(Must(results[kCalls].Wait())[0].data<float>()[0], 7);
   EXPECT_EQ(results[1].Wait().status(), group_->failure());
+}
+
+// Nobody waits for the first results, so that threads which receive messages complete the calls.
+TEST_F(CollectiveServiceTest, LargeNoticesOfRanksThatShareMemoryAreReducedOnOtherThreads) {
+  const auto parts = MakeTwo(a_);
+  for (const auto& part : parts) part->set_shares_memory(true);
+  constexpr int64_t kElements = (1 << 20) / sizeof(float);
+  for (int round = 0; round < 20; ++round) {
+    std::vector<Future<CollectiveGroup::Tensors>> sums;
+    for (float number : {1.0f, 2.0f}) {
+      sums.push_back(parts[sums.size()]->Start(
+          AllReduce(kElements), {Must(Tensor::Full({kElements}, DType::kF32, number))},
+          absl::Seconds(60)));
+    }
+    for (const auto& sum : sums) {
+      while (round < 10 && !sum.IsReady()) std::this_thread::yield();
+      ASSERT_TRUE(sum.Wait().ok()) << sum.Wait().status();
+      const Tensor& result = sum.Wait()->at(0);
+      for (int64_t i = 0; i < kElements; ++i) ASSERT_EQ(result.data<float>()[i], 3);
+    }
+  }
+}
+
+TEST_F(CollectiveServiceTest, ARankThatBelievesOtherwiseOfSharedMemoryFailsTheGroup) {
+  const auto parts = MakeTwo(a_);
+  parts[0]->set_shares_memory(true);
+  const auto first = StartSmall(*parts[0], 1), second = StartSmall(*parts[1], 2);
+  EXPECT_TRUE(absl::IsFailedPrecondition(first.Wait().status())) << first.Wait().status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(second.Wait().status())) << second.Wait().status();
 }
 
 TEST_F(CollectiveServiceTest, TheTimersOfAWorkerRunOnAfterAReceiveWasLate) {
