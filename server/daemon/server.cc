@@ -13,6 +13,7 @@
 #include "core/carrier/shm/host_factory.h"
 #include "core/checkpoint/checkpoint_root.h"
 #include "core/runtime/worker_memory.h"
+#include "server/daemon/devices.h"
 #include "server/services/health_service.h"
 #include "server/services/reflection_service.h"
 
@@ -101,6 +102,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const DaemonConfig& confi
   std::unique_ptr<Server> server(new Server(config));
   if (logger == nullptr) logger = NewNullLogger();
   worker::RuntimeOptions options = ToRuntimeOptions(config, std::move(extensions), logger);
+  PSD_ASSIGN_OR_RETURN(options.devices, OpenDevices(config.devices));
   PSD_ASSIGN_OR_RETURN(options.carrier, MakeCarrier(server->grpc_services_, options.memory,
                                                     config.shared_memory, logger));
   if (!config.checkpoint_root.empty()) {

@@ -35,7 +35,7 @@ struct ServerExtensions {
 class Server {
  public:
   // Makes a server that does not serve yet. `logger` may be null.
-  // Errors: INVALID_ARGUMENT; those of CheckpointRoot::Open.
+  // Errors: INVALID_ARGUMENT; those of CheckpointRoot::Open and of OpenDevices.
   static absl::StatusOr<std::unique_ptr<Server>> Create(const DaemonConfig& config,
                                                         ServerExtensions extensions,
                                                         std::shared_ptr<Logger> logger);
