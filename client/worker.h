@@ -131,8 +131,15 @@ struct CreateOptions {
   // parameter, which is fetched whole and gets a new version with every step.
   bool rows = false;
   // The device of the owner that holds the value, for example "cuda:0". Other workers that fetch it
-  // get its elements on the host. Only floating tensors can be on another device than the CPU.
-  // GetOrCreate fails with INVALID_ARGUMENT, naming the owner's devices, if it has no such device.
+  // get its elements on the host. Only floating tensors and embedding tables can be on another
+  // device than the CPU.
+  // "auto" finds an existing value on any device. A new one is made on the owner's device whose
+  // memory budget has the most bytes left; on the CPU if the owner has no other devices, if all are
+  // lost, or if no other device can have the value. Creations that run at the same time may choose
+  // the same device.
+  // GetOrCreate fails with INVALID_ARGUMENT, naming the owner's devices, if it has no such device;
+  // with FAILED_PRECONDITION if the value exists on another device; and with RESOURCE_EXHAUSTED,
+  // naming need, budget and use, if the device has no room.
   std::string device = "cpu";
 };
 

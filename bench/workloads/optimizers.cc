@@ -71,7 +71,8 @@ class Parameters {
     optim::StepSweep sweep({&optimizer, 1}, {}, parameters_.size());
     for (const kernels::OptimArrays& arrays : Begin())
       sweep.Add(0, /*stream=*/nullptr, DType::kF32, step_, arrays);
-    PSD_RETURN_IF_ERROR(sweep.Run(helpers));
+    // There is no event to wait for, because all of the work is on the CPU.
+    PSD_RETURN_IF_ERROR(sweep.Start(helpers).status());
     Publish();
     return absl::OkStatus();
   }

@@ -82,11 +82,17 @@ void CompletionThreads::EndIfDone() {
 void CompletionThreads::Shutdown() {
   {
     MutexLock lock(mutex_);
-    stopping_ = true;
+    if (std::exchange(stopping_, true)) {
+      while (!stopped_) has_stopped_.Wait(mutex_);
+      return;
+    }
     EndIfDone();
   }
   for (const std::unique_ptr<Lane>& lane : lanes_)
     if (lane->thread.joinable()) lane->thread.join();
+  MutexLock lock(mutex_);
+  stopped_ = true;
+  has_stopped_.NotifyAll();
 }
 
 }  // namespace psd

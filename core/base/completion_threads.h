@@ -50,7 +50,7 @@ class CompletionThreads {
   void OnPassed(DeviceEvent event, Then then) PSD_EXCLUDES(mutex_);
 
   // Waits until all that was passed to OnPassed has been called, and ends the threads. May be
-  // called again. Requires: one thread at a time calls it, and none of these threads.
+  // called again, also while another thread calls it. Requires: none of these threads calls it.
   void Shutdown() PSD_EXCLUDES(mutex_);
 
  private:
@@ -77,6 +77,8 @@ class CompletionThreads {
   std::vector<std::unique_ptr<Lane>> lanes_;     // fixed by the constructor; queues under mutex_
   size_t pending_ PSD_GUARDED_BY(mutex_) = 0;    // that have not been called to their end
   bool stopping_ PSD_GUARDED_BY(mutex_) = false;
+  bool stopped_ PSD_GUARDED_BY(mutex_) = false;  // the threads have ended
+  CondVar has_stopped_;
 };
 
 }  // namespace psd

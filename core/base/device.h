@@ -20,6 +20,8 @@ class Stream;  // core/base/stream.h
 // The name of the host's own processor and memory. Wherever code holds a `Device*`, null stands for
 // the host, whose memory is read and written directly.
 inline constexpr char kCpuName[] = "cpu";
+// Stands for the name of a device that a worker chooses for a new value (store::Store::FindDevice).
+inline constexpr char kAutoDevice[] = "auto";
 
 // A device works asynchronously: work is added to its streams (core/base/stream.h). Thread-safe. A
 // device must outlive its blocks, which keep it alive.

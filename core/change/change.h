@@ -51,7 +51,9 @@ struct CreateValue {
   Tensor elements;                                         // the value, if there is no program
   bool rows = false;                                       // whether it is an embedding table
   bool requires_grad = false;
-  std::string device = {};  // the name of the owner's device that holds it; empty means "cpu"
+  // The name of the owner's device that holds it; empty means "cpu". kAutoDevice
+  // (core/base/device.h) is replaced by the name of the device that was chosen when it is applied.
+  std::string device = {};
 };
 
 // A new optimizer.

@@ -1,6 +1,7 @@
 #include "core/change/changes.h"
 
 #include <numeric>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -49,7 +50,8 @@ Future<EntryPtr> Changes::Apply(CreateValue change) {
   return uses_.store.GetOrCreate(
       Changing(), change.name, options,
       [&] { return MakeValue(change, uses_.store, uses_.program_limits, uses_.memory); },
-      [&](const EntryPtr&) {
+      [&](const EntryPtr& entry) {
+        if (change.device == kAutoDevice) change.device = std::string(DeviceName(entry->device()));
         AwaitEndsOfNames();
         Append(&change);
       });

@@ -12,11 +12,12 @@
 
 namespace psd::change {
 
-// Runs the change's program, without history, within `limits` and the free memory of the store, or
-// takes its elements. A table of rows gets memory of the store's account for the change's device;
-// the store moves a tensor there. Errors: those of the program, of Store::MemoryOn and of
+// Runs the change's program on the host, without history, within `limits` and the free memory of
+// the change's device (with kAutoDevice, of the chosen device or of the CPU, whichever is more), or
+// takes its elements. A table of rows gets memory of the device; the store
+// moves a tensor there. Errors: those of the program, of Store::FindDevice, of the device and of
 // Rows::Create; INVALID_ARGUMENT if the program does not have exactly one result;
-// RESOURCE_EXHAUSTED naming the budget, `memory`.
+// RESOURCE_EXHAUSTED naming the budget, `memory` or that of the device, and its use.
 absl::StatusOr<store::Value> MakeValue(const CreateValue& change, store::Store& store,
                                        const program::ProgramLimits& limits,
                                        const MemoryBudget& memory);

@@ -131,7 +131,7 @@ absl::Status Runtime::Assemble() {
   PSD_ASSIGN_OR_RETURN(agent_, rpc::RpcAgent::Create(std::move(agent)));
 
   std::vector<Device*> devices;
-  for (const store::HostedDevice& each : options_.devices) devices.push_back(each.device.get());
+  for (const std::shared_ptr<Device>& each : options_.devices) devices.push_back(each.get());
   completions_ = std::make_unique<CompletionThreads>(devices, pool.memory);
   PSD_RETURN_IF_ERROR(completions_->started());
 

@@ -15,6 +15,7 @@
 #include "core/autograd/operators.h"
 #include "core/base/clock.h"
 #include "core/base/completion_threads.h"
+#include "core/base/device.h"
 #include "core/base/executor.h"
 #include "core/base/future.h"
 #include "core/base/ids.h"
@@ -76,9 +77,9 @@ struct RuntimeOptions {
   // The budget for all memory that this worker holds, for itself and for peers. If null, there is
   // no limit.
   std::shared_ptr<MemoryBudget> memory;  // shared with the carrier
-  // The devices besides the CPU on which this worker may host parameters, each with the account for
-  // its memory.
-  std::vector<store::HostedDevice> devices;
+  // The devices besides the CPU on which this worker may host parameters and tables, each with a
+  // budget of its own. No two have the same name. Shared with their creator.
+  std::vector<std::shared_ptr<Device>> devices;
   rpc::SessionOptions session;
   program::ProgramLimits program_limits;
   size_t program_cache_entries = 1024;

@@ -4,6 +4,7 @@
 #include "core/base/device.h"
 #include "core/base/status.h"
 #include "core/store/failure.h"
+#include "core/store/rows.h"
 #include "core/store/store.h"
 
 namespace psd::store {
@@ -53,6 +54,12 @@ std::string Entry::KindName() const {
       absl::StrCat("parameter ", DTypeName(parameter->dtype()), parameter->shape().ToString());
   if (parameter->device() == nullptr) return kind;
   return absl::StrCat(kind, " on ", DeviceName(parameter->device()));
+}
+
+Device* Entry::device() const {
+  if (parameter != nullptr) return parameter->device();
+  const std::shared_ptr<Rows> rows = AsRows(value);
+  return rows == nullptr ? nullptr : rows->device();
 }
 
 std::string Entry::Label() const {

@@ -53,7 +53,7 @@ absl::StatusOr<VersionBuffer> Parameter::NewBuffer() {
 }
 
 void Parameter::Close() {
-  VersionSet::Buffers freed;
+  FreedVersions freed;
   MutexLock lock(lock_->mutex);
   set_.Close(freed);
 }
@@ -79,7 +79,7 @@ absl::Status Parameter::AcquireForSteps() {
 }
 
 void Parameter::ReleaseFromSteps() {
-  VersionSet::Buffers freed;
+  FreedVersions freed;
   MutexLock lock(lock_->mutex);
   set_.Release(freed);
 }
@@ -92,7 +92,7 @@ absl::StatusOr<uint64_t> Parameter::Assign(Changing, const Tensor& elements) {
                       "give the same shape and dtype");
   }
   PSD_ASSIGN_OR_RETURN(VersionBuffer buffer, CopyOf(elements, *allocator_));
-  VersionSet::Buffers freed;
+  FreedVersions freed;
   MutexLock lock(lock_->mutex);
   set_.Replace(std::move(buffer), freed);
   return set_.version();
@@ -158,7 +158,7 @@ class VersionPins {
 };
 
 VersionPins::~VersionPins() PSD_NO_THREAD_SAFETY_ANALYSIS {
-  VersionSet::Buffers freed;
+  FreedVersions freed;
   MutexLock lock(lock_.mutex);
   for (const Pin& pin : pins_) pin.parameter->set_.DropPin(pin.version, freed);
   lock_.spare_returned.NotifyAll();
@@ -261,7 +261,7 @@ absl::StatusOr<Tensor> PinPlan::Copy(Device* to) {
     const absl::Status copied = CopyInto(to, copy->mutable_address());
     if (!copied.ok()) copy = copied;
   }
-  VersionSet::Buffers freed;
+  FreedVersions freed;
   MutexLock lock(parameter_.lock_->mutex);
   parameter_.set_.DropCopier(version_, freed);
   parameter_.lock_->spare_returned.NotifyAll();
@@ -400,7 +400,7 @@ struct StepOrder {
 
 absl::Status Parameter::ProvideSpare() PSD_NO_THREAD_SAFETY_ANALYSIS {
   while (true) {
-    VersionSet::Buffers freed;
+    FreedVersions freed;
     {
       MutexLock lock(lock_->mutex);
       set_.DropRetired(freed);
@@ -410,7 +410,7 @@ absl::Status Parameter::ProvideSpare() PSD_NO_THREAD_SAFETY_ANALYSIS {
       }
       if (set_.CanBeginWrite()) return absl::OkStatus();
     }
-    freed.clear();  // makes room
+    freed = {};  // makes room
     PSD_ASSIGN_OR_RETURN(VersionBuffer spare, NewBuffer());
     MutexLock lock(lock_->mutex);
     set_.AddSpare(std::move(spare));
@@ -464,7 +464,7 @@ void Parameter::AbandonWrite(Changing, absl::Span<Parameter* const> parameters)
 void Parameter::Publish(Changing, absl::Span<Parameter* const> parameters,
                         const std::shared_ptr<Event>& written) PSD_NO_THREAD_SAFETY_ANALYSIS {
   if (parameters.empty()) return;
-  VersionSet::Buffers freed;
+  FreedVersions freed;
   MutexLock lock(parameters[0]->lock_->mutex);
   for (Parameter* parameter : parameters) parameter->set_.Publish(written, freed);
 }

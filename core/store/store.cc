@@ -11,6 +11,8 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "core/base/device.h"
 #include "core/base/nearest_name.h"
 #include "core/base/quoted.h"
 #include "core/base/remedy.h"
@@ -33,6 +35,26 @@ const Tensor* ParameterTensor(const Value& value, bool named, bool requires_grad
   const Variable* variable = value.As<Variable>();
   if (variable == nullptr || !variable->ok() || !IsFloating(variable->dtype())) return nullptr;
   return named || requires_grad ? &variable->tensor() : nullptr;
+}
+
+// Returns whether a device's name stands for the host.
+bool IsHost(absl::string_view device) {
+  return device.empty() || device == kCpuName;
+}
+
+// Returns the device whose budget has the most bytes left, among those that are not lost; null if
+// there is none.
+std::shared_ptr<Device> MostRoom(absl::Span<const std::shared_ptr<Device>> devices) {
+  std::shared_ptr<Device> chosen;
+  size_t most = 0;
+  for (const std::shared_ptr<Device>& device : devices) {
+    const size_t budget = device->budget_bytes();
+    const size_t room = budget - std::min(budget, device->used_bytes());
+    if (!device->health().ok() || (chosen != nullptr && room <= most)) continue;
+    chosen = device;
+    most = room;
+  }
+  return chosen;
 }
 
 absl::Status NoValue(GlobalId id) {
@@ -123,20 +145,26 @@ absl::Status Store::CheckRoom() const {
                     "drop values or raise max_values");
 }
 
-absl::StatusOr<std::shared_ptr<MemoryAccount>> Store::MemoryOn(absl::string_view device) const {
-  if (device.empty() || device == kCpuName) return options_.memory;
+absl::StatusOr<std::shared_ptr<Device>> Store::FindDevice(absl::string_view name) const {
+  if (IsHost(name)) return nullptr;
+  if (name == kAutoDevice) return MostRoom(options_.devices);
   std::string known = kCpuName;
-  for (const HostedDevice& each : options_.devices) {
-    if (each.device->name() == device) return each.memory;
-    absl::StrAppend(&known, ", ", each.device->name());
+  for (const std::shared_ptr<Device>& device : options_.devices) {
+    if (device->name() == name) return device;
+    absl::StrAppend(&known, ", ", device->name());
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("there is no device ", Quoted(device), " here; the devices are ", known));
+      absl::StrCat("there is no device ", Quoted(name), " here; the devices are ", known));
 }
 
-absl::StatusOr<std::shared_ptr<Entry>> Store::NewEntry(
-    GlobalId id, std::string name, Value value, bool requires_grad,
-    const std::shared_ptr<MemoryAccount>& place) {
+std::shared_ptr<Allocator> Store::MemoryOn(const std::shared_ptr<Device>& device) const {
+  if (device == nullptr) return options_.memory;
+  return std::shared_ptr<Allocator>(device, &device->memory());
+}
+
+absl::StatusOr<std::shared_ptr<Entry>> Store::NewEntry(GlobalId id, std::string name, Value value,
+                                                       bool requires_grad,
+                                                       absl::string_view device) {
   auto entry = std::make_shared<Entry>();
   entry->id = id;
   entry->name = std::move(name);
@@ -150,7 +178,7 @@ absl::StatusOr<std::shared_ptr<Entry>> Store::NewEntry(
           absl::StrCat(entry->Label(), " cannot require grad: it is a ", value.KindName(),
                        ", and only floating tensors can"));
     }
-    if (place != options_.memory) {
+    if (!IsHost(device) && device != kAutoDevice) {
       return WithRemedy(absl::InvalidArgumentError(
                             absl::StrCat(entry->Label(), " is a ", value.KindName(),
                                          ", and only floating tensors can be created on a device")),
@@ -168,8 +196,9 @@ absl::StatusOr<std::shared_ptr<Entry>> Store::NewEntry(
   absl::StatusOr<MemoryCharge> charge = ChargeFor(*entry, *options_.memory);
   if (!charge.ok()) return Annotate(charge.status(), entry->Label());
   entry->charge = *std::move(charge);
+  PSD_ASSIGN_OR_RETURN(const std::shared_ptr<Device> place, FindDevice(device));
   absl::StatusOr<std::shared_ptr<Parameter>> parameter =
-      Parameter::Create(id, *tensor, requires_grad, place, versions_);
+      Parameter::Create(id, *tensor, requires_grad, MemoryOn(place), versions_);
   if (!parameter.ok()) return Annotate(parameter.status(), entry->Label());
   entry->parameter = *std::move(parameter);
   entry->on_device = entry->parameter->device() != nullptr;
@@ -181,8 +210,8 @@ Future<EntryPtr> Store::GetOrCreate(Changing, const std::string& name, const Cre
                                     absl::AnyInvocable<void(const EntryPtr&)> before_visible) {
   absl::Status valid = CheckName(name);
   if (!valid.ok()) return Future<EntryPtr>::Ready(valid);
-  const absl::StatusOr<std::shared_ptr<MemoryAccount>> place = MemoryOn(options.device);
-  if (!place.ok()) return Future<EntryPtr>::Ready(Annotate(place.status(), name));
+  const absl::Status exists = FindDevice(options.device).status();
+  if (!exists.ok()) return Future<EntryPtr>::Ready(Annotate(exists, name));
   Promise<EntryPtr> promise;
   absl::StatusOr<EntryPtr> known = EntryPtr();  // null: this thread makes the value
   {
@@ -204,8 +233,9 @@ Future<EntryPtr> Store::GetOrCreate(Changing, const std::string& name, const Cre
   if (!known.ok() || *known != nullptr) return Future<EntryPtr>::Ready(std::move(known));
   const auto make = [&]() -> absl::StatusOr<EntryPtr> {
     PSD_ASSIGN_OR_RETURN(Value value, create());
-    PSD_ASSIGN_OR_RETURN(EntryPtr entry, NewEntry(options.id.IsNone() ? NewId() : options.id, name,
-                                                  std::move(value), options.requires_grad, *place));
+    PSD_ASSIGN_OR_RETURN(
+        EntryPtr entry, NewEntry(options.id.IsNone() ? NewId() : options.id, name, std::move(value),
+                                 options.requires_grad, options.device));
     if (before_visible != nullptr) before_visible(entry);
     return entry;
   };
@@ -269,8 +299,7 @@ absl::StatusOr<EntryPtr> Store::Put(GlobalId id, Value value, bool requires_grad
     MutexLock lock(mutex_);
     PSD_RETURN_IF_ERROR(CheckRoom());
   }
-  PSD_ASSIGN_OR_RETURN(EntryPtr entry,
-                       NewEntry(id, "", std::move(value), requires_grad, options_.memory));
+  PSD_ASSIGN_OR_RETURN(EntryPtr entry, NewEntry(id, "", std::move(value), requires_grad, kCpuName));
   MutexLock lock(mutex_);
   PSD_RETURN_IF_ERROR(CheckRoom());
   if (!values_.insert(entry).second)

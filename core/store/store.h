@@ -53,6 +53,9 @@ struct Entry {
   std::string KindName() const;
   // Returns the entry's name or id for messages: "'layer1/weight'" or "value 1f3c9a0b44d2e677/12".
   std::string Label() const;
+  // Returns the device of a parameter or of a table of rows; null for the host and for other
+  // values.
+  Device* device() const;
 };
 using EntryPtr = std::shared_ptr<const Entry>;
 
@@ -72,18 +75,12 @@ using EntryGroupPtr = std::shared_ptr<const EntryGroup>;  // shared by the store
 // its creation, and the description of a parameter's versions.
 inline constexpr size_t kEntryBytes = 512;
 
-// A device on which a store may host parameters.
-struct HostedDevice {
-  std::shared_ptr<Device> device;
-  // The account whose blocks are on the device. It is charged for the parameters there, their old
-  // versions and optimizer state.
-  std::shared_ptr<MemoryAccount> memory;
-};
-
 struct StoreOptions {
   // The account that is charged for all values on the host, their old versions and optimizer state.
   std::shared_ptr<MemoryAccount> memory;
-  std::vector<HostedDevice> devices;  // those beside the CPU; no two have the same name
+  // The devices beside the CPU on which the store may host parameters and tables. Each has a budget
+  // of its own for them, their old versions and optimizer state. No two have the same name.
+  std::vector<std::shared_ptr<Device>> devices;  // shared with their creator
   size_t max_values = size_t{16} << 20;
   size_t max_name_bytes = 512;
 };
@@ -95,7 +92,8 @@ struct CreateOptions {
   // same text; an empty one matches every text.
   std::string creation;
   // The name of the device for the value. Empty means "cpu". Only parameters can be on another
-  // device.
+  // device. With kAutoDevice, the device for a parameter is chosen when it is made, and other
+  // values are on the CPU.
   std::string device;
 };
 
@@ -167,9 +165,14 @@ class Store {
 
   WriteClaims& write_claims() { return claims_; }
   MemoryAccount& memory() { return *options_.memory; }
-  // Returns the account for values on the device called `device`; empty means "cpu".
-  // Errors: INVALID_ARGUMENT naming the devices that exist.
-  absl::StatusOr<std::shared_ptr<MemoryAccount>> MemoryOn(absl::string_view device) const;
+  // The devices beside the CPU.
+  const std::vector<std::shared_ptr<Device>>& devices() const { return options_.devices; }
+  // Returns the device called `name`; null for "cpu" and for an empty name. kAutoDevice means the
+  // device whose budget has the most bytes left at this moment, among those that are not lost, or
+  // null if there is none. Errors: INVALID_ARGUMENT naming the devices that exist.
+  absl::StatusOr<std::shared_ptr<Device>> FindDevice(absl::string_view name) const;
+  // Returns the allocator for values on `device`; null means the CPU.
+  std::shared_ptr<Allocator> MemoryOn(const std::shared_ptr<Device>& device) const;
 
   struct Stats {
     size_t named = 0;
@@ -203,10 +206,9 @@ class Store {
     Promise<EntryPtr> promise;
   };
 
-  // `place` is the account for a parameter's memory, which is the account of its device.
+  // `device` is as in CreateOptions.
   absl::StatusOr<std::shared_ptr<Entry>> NewEntry(GlobalId id, std::string name, Value value,
-                                                  bool requires_grad,
-                                                  const std::shared_ptr<MemoryAccount>& place);
+                                                  bool requires_grad, absl::string_view device);
   absl::Status CheckRoom() const PSD_REQUIRES(mutex_);
   absl::StatusOr<std::vector<EntryPtr>> FindAll(absl::Span<const GlobalId> ids) const
       PSD_REQUIRES(mutex_);

@@ -32,21 +32,21 @@ int VersionSet::MissingForAcquire() const {
   return std::max(0, 1 + (current_.pins > 0 ? 1 : 0) - Available());
 }
 
-void VersionSet::Release(Buffers& freed) {
+void VersionSet::Release(FreedVersions& freed) {
   --acquirers_;
   Trim(freed);
 }
 
-void VersionSet::FreeSpares(Buffers& freed) {
+void VersionSet::FreeSpares(FreedVersions& freed) {
   while (!spares_.empty() && Available() > Kept()) {
-    freed.push_back(std::move(spares_.front()));
+    freed.buffers.push_back(std::move(spares_.front()));
     spares_.erase(spares_.begin());
   }
 }
 
-void VersionSet::DropRetired(Buffers& freed) {
+void VersionSet::DropRetired(FreedVersions& freed) {
   const auto retired = std::stable_partition(spares_.begin(), spares_.end(), IsWritable);
-  std::move(retired, spares_.end(), std::back_inserter(freed));
+  std::move(retired, spares_.end(), std::back_inserter(freed.buffers));
   spares_.erase(retired, spares_.end());
 }
 
@@ -57,7 +57,7 @@ const VersionBuffer& VersionSet::BeginWrite() {
   return writing_;
 }
 
-void VersionSet::Replace(VersionBuffer&& next, Buffers& freed) {
+void VersionSet::Replace(VersionBuffer&& next, FreedVersions& freed) {
   std::swap(current_.buffer, next);
   if (current_.held()) {
     old_.push_back({current_.number, std::move(next), current_.pins, current_.copiers});
@@ -66,11 +66,11 @@ void VersionSet::Replace(VersionBuffer&& next, Buffers& freed) {
     spares_.push_back(std::move(next));
   }
   ++current_.number;
-  if (on_device_) written_.reset();
+  if (on_device_) freed.Add(std::move(written_));
   Trim(freed);
 }
 
-void VersionSet::Close(Buffers& freed) {
+void VersionSet::Close(FreedVersions& freed) {
   acquirers_ = 0;
   Replace({}, freed);
 }

@@ -35,12 +35,24 @@ struct VersionBuffer {
   std::byte* data = nullptr;
 };
 
-// All calls must be made under the parameter's VersionLock. Methods that would free a buffer append
-// it to `freed` instead, so that the caller frees it after the lock is released.
+using VersionBuffers = absl::InlinedVector<VersionBuffer, 2>;
+
+// What VersionSets hold no more. May be destroyed without their lock.
+struct FreedVersions {
+  VersionBuffers buffers;
+  absl::InlinedVector<std::shared_ptr<Event>, 1> events;
+
+  // The versions of one step share their event, which is kept once.
+  void Add(std::shared_ptr<Event> event) {
+    if (event != nullptr && (events.empty() || events.back() != event))
+      events.push_back(std::move(event));
+  }
+};
+
+// All calls must be made under the parameter's VersionLock. Methods that would free a buffer or an
+// event append it to `freed` instead, so that the caller frees it after the lock is released.
 class VersionSet {
  public:
-  using Buffers = absl::InlinedVector<VersionBuffer, 2>;
-
   // `bytes` is the size of every buffer.
   VersionSet(VersionBuffer first, size_t bytes)
       : small_(bytes <= kSmallBufferBytes), on_device_(first.block->place().device() != nullptr) {
@@ -73,14 +85,14 @@ class VersionSet {
   // Counts a pin of the current version. Requires: AccessForPin() is kPin.
   void AddPin() { ++current_.pins; }
   // Drops a pin of `version`.
-  void DropPin(uint64_t version, Buffers& freed) {
+  void DropPin(uint64_t version, FreedVersions& freed) {
     --Find(version).pins;
     Settle(version, freed);
   }
 
   // Holds the current version's buffer while it is copied. Needs no reserved spare.
   void AddCopier() { ++current_.copiers; }
-  void DropCopier(uint64_t version, Buffers& freed) {
+  void DropCopier(uint64_t version, FreedVersions& freed) {
     --Find(version).copiers;
     Settle(version, freed);
   }
@@ -88,7 +100,7 @@ class VersionSet {
   // The number of spares that are missing for one more optimizer.
   int MissingForAcquire() const;
   void Acquire() { ++acquirers_; }
-  void Release(Buffers& freed);
+  void Release(FreedVersions& freed);
   // Adds a new spare. It is used only after the others, which may still be in the caches.
   void AddSpare(VersionBuffer buffer) { spares_.insert(spares_.begin(), std::move(buffer)); }
 
@@ -98,22 +110,22 @@ class VersionSet {
   // Whether a spare will come back when a reader has copied it. Requires: no write is under way.
   bool AwaitsSpare() const { return !old_.empty() && ComingBack() > 0; }
   // Frees the spares whose segments are retired. Afterwards there may be too few.
-  void DropRetired(Buffers& freed);
+  void DropRetired(FreedVersions& freed);
   // Returns the buffer to write. Requires: CanBeginWrite(), and no write is under way.
   const VersionBuffer& BeginWrite();
   void AbandonWrite() { spares_.push_back(std::exchange(writing_, {})); }
   // Makes the buffer that is written the current version. `written` is the event behind the work
   // that writes it; null if it is written.
-  void Publish(const std::shared_ptr<Event>& written, Buffers& freed) {
+  void Publish(const std::shared_ptr<Event>& written, FreedVersions& freed) {
     Replace(std::move(writing_), freed);
-    if (on_device_) written_ = written;
+    if (on_device_) written_ = written;  // nothing is freed here: it was null
   }
   // Makes `next`, which is written, the current version.
-  void Replace(VersionBuffer&& next, Buffers& freed);
+  void Replace(VersionBuffer&& next, FreedVersions& freed);
 
   // Called when the parameter is destroyed: frees all buffers without readers. Only DropPin and
   // DropCopier may follow.
-  void Close(Buffers& freed);
+  void Close(FreedVersions& freed);
 
  private:
   struct Version {
@@ -145,17 +157,17 @@ class VersionSet {
   }
   Version* FindOld(uint64_t version);
   // To be called after a pin or copier of `version` was dropped.
-  void Settle(uint64_t version, Buffers& freed) {
+  void Settle(uint64_t version, FreedVersions& freed) {
     if (version != current_.number) Recycle(version);
     Trim(freed);
   }
   // Makes the buffer of an old version a spare if nobody holds it any more.
   void Recycle(uint64_t version);
   // Frees spares beyond the number that is kept.
-  void Trim(Buffers& freed) {
+  void Trim(FreedVersions& freed) {
     if (!spares_.empty() && Available() > Kept()) FreeSpares(freed);
   }
-  void FreeSpares(Buffers& freed);
+  void FreeSpares(FreedVersions& freed);
 
   // In this order, all that a pin and a step read lies before the storage of old_.
   int acquirers_ = 0;
@@ -163,7 +175,7 @@ class VersionSet {
   const bool on_device_;
   Version current_;
   VersionBuffer writing_;
-  Buffers spares_;                       // in the order of their latest use; the last is used first
+  VersionBuffers spares_;                // in the order of their latest use; the last is used first
   absl::InlinedVector<Version, 2> old_;  // those that still have pins or copiers
   std::shared_ptr<Event> written_;       // shared with readers; the host never looks at it
 };

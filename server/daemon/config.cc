@@ -15,6 +15,7 @@
 #include "core/base/host_port.h"
 #include "core/base/nearest_name.h"
 #include "core/base/quoted.h"
+#include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/base/worker_name.h"
 #include "core/checkpoint/checkpoint_root.h"
@@ -155,6 +156,70 @@ absl::Status ParseMemoryBudget(absl::string_view text, DaemonConfig& config) {
   return absl::OkStatus();
 }
 
+struct DeviceKind {
+  absl::string_view prefix;
+  DeviceConfig::Kind kind;
+};
+// In the order of DeviceConfig::Kind.
+constexpr DeviceKind kDeviceKinds[] = {{"emu:", DeviceConfig::Kind::kEmulated},
+                                       {"cuda:", DeviceConfig::Kind::kCuda}};
+
+absl::StatusOr<DeviceConfig> ParseDeviceName(absl::string_view text) {
+  constexpr int kMostNumber = 63;
+  DeviceConfig device;
+  for (const DeviceKind& kind : kDeviceKinds) {
+    absl::string_view number = text;
+    if (!absl::ConsumePrefix(&number, kind.prefix)) continue;
+    device.kind = kind.kind;
+    // The comparison refuses other spellings of a number, such as 01.
+    const bool is_number = absl::SimpleAtoi(number, &device.number) && device.name() == text;
+    if (is_number && device.number >= 0 && device.number <= kMostNumber) return device;
+  }
+  return Expected(absl::StrCat("a device, emu:N or cuda:N with N from 0 to ", kMostNumber), text);
+}
+
+// Reads "emu:0" or "emu:0=2GiB".
+absl::StatusOr<DeviceConfig> ParseDevice(absl::string_view text) {
+  constexpr size_t kLeastBytes = size_t{1} << 20, kMostBytes = size_t{1} << 40;
+  const size_t equals = text.find('=');
+  PSD_ASSIGN_OR_RETURN(DeviceConfig device, ParseDeviceName(text.substr(0, equals)));
+  if (equals == absl::string_view::npos) return device;
+  const absl::string_view budget = text.substr(equals + 1);
+  const absl::StatusOr<size_t> bytes = ParseSize(budget);
+  if (!bytes.ok() || *bytes < kLeastBytes || *bytes > kMostBytes) {
+    return Expected(
+        absl::StrCat("a memory budget for ", device.name(), " from ", PrintSize(kLeastBytes),
+                     " to ", PrintSize(kMostBytes), ", such as 2GiB"),
+        budget);
+  }
+  device.budget_bytes = *bytes;
+  return device;
+}
+
+absl::Status ParseDevices(absl::string_view text, DaemonConfig& config) {
+  std::vector<DeviceConfig> devices;
+  std::vector<absl::string_view> parts;
+  if (!text.empty()) parts = absl::StrSplit(text, ',');
+  for (absl::string_view part : parts) {
+    PSD_ASSIGN_OR_RETURN(const DeviceConfig device, ParseDevice(part));
+    for (const DeviceConfig& other : devices) {
+      if (other.name() != device.name()) continue;
+      return WithRemedy(absl::InvalidArgumentError(absl::StrCat(device.name(), " is named twice")),
+                        "name each device once");
+    }
+    devices.push_back(device);
+  }
+  config.devices = std::move(devices);
+  return absl::OkStatus();
+}
+
+std::string PrintDevices(const DaemonConfig& config) {
+  return absl::StrJoin(config.devices, ",", [](std::string* out, const DeviceConfig& device) {
+    absl::StrAppend(out, device.name());
+    if (device.budget_bytes != 0) absl::StrAppend(out, "=", PrintSize(device.budget_bytes));
+  });
+}
+
 absl::Status ParseRoot(absl::string_view text, DaemonConfig& config) {
   const bool fits = text.empty() || (text[0] == '/' && text.size() <= checkpoint::kMaxPathBytes &&
                                      std::none_of(text.begin(), text.end(), absl::ascii_iscntrl));
@@ -218,6 +283,13 @@ constexpr ConfigField kFields[] = {
      "The number of owners that share the memory of this machine or container. Used only if "
      "memory_budget is 0.",
      ParseInt<&C::daemons_on_host, 1, 1024>, PrintInt<&C::daemons_on_host>},
+    {"devices", "name,name=size,…",
+     "empty, or emu:N and cuda:N with N from 0 to 63; sizes from 1MiB to 1TiB",
+     "The devices besides the CPU on which this owner may host parameters and tables, each with "
+     "the memory that these may take there, such as emu:0=2GiB,emu:1. emu:N is an emulated device, "
+     "for developing without a GPU: it has 1GiB if no size is given, takes ordinary memory in "
+     "addition to memory_budget, and is slow. cuda:N needs a psd that was built with CUDA devices.",
+     ParseDevices, PrintDevices},
     {"checkpoint_root", "folder", "empty, or an absolute path",
      "The folder below which this owner writes its own files of a save. The worker that saves must "
      "see the same folder at the same path: on one host, or on a file system that both mount. If "
@@ -247,6 +319,10 @@ constexpr ConfigField kFields[] = {
 };
 
 }  // namespace
+
+std::string DeviceConfig::name() const {
+  return absl::StrCat(kDeviceKinds[static_cast<size_t>(kind)].prefix, number);
+}
 
 absl::Span<const ConfigField> ConfigFields() {
   return kFields;
@@ -322,6 +398,10 @@ void ConfigBuilder::CheckRegistrarOnly(std::vector<std::string>* problems) const
     problems->push_back(
         absl::StrCat(place, "the registrar is ", Quoted(config_.registrar_name),
                      ", so this daemon would do nothing; leave out one of the two"));
+  }
+  if (!config_.devices.empty()) {
+    problems->push_back(absl::StrCat(place, config_.devices[0].name(),
+                                     " would host nothing then; leave out one of the two"));
   }
   const std::vector<std::string>& owners = config_.owners;
   if (std::find(owners.begin(), owners.end(), config_.name) != owners.end()) {

@@ -17,6 +17,20 @@
 
 namespace psd::server {
 
+// A device besides the CPU. A value.
+struct DeviceConfig {
+  enum class Kind {
+    kEmulated,  // for developing without a GPU; its memory is ordinary memory of the machine
+    kCuda,      // a GPU of NVIDIA
+  };
+  Kind kind = Kind::kEmulated;
+  int number = 0;
+  // The memory that values and work there may take. 0 means the default (OpenDevices).
+  size_t budget_bytes = 0;
+
+  std::string name() const;  // "emu:0", "cuda:1"
+};
+
 // A value. The defaults are those of a daemon that is given nothing but its name.
 struct DaemonConfig {
   std::string name;
@@ -31,7 +45,8 @@ struct DaemonConfig {
   // 0: most of the memory that the daemon may use (memory_limit.h)
   size_t memory_budget_bytes = 0;
   int daemons_on_host = 1;
-  std::string checkpoint_root;  // if empty, this owner writes no files
+  std::vector<DeviceConfig> devices;  // no two have the same name
+  std::string checkpoint_root;        // if empty, this owner writes no files
   int threads = 4;
   int max_queued_functions = 10'000;
   absl::Duration lease = absl::Seconds(10);

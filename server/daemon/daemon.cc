@@ -76,6 +76,7 @@ int WaitForStopSignal() {
 
 ExitCode ExitCodeOf(const absl::Status& failed_start) {
   if (absl::IsUnavailable(failed_start)) return kExitCannotListen;
+  if (absl::IsUnimplemented(failed_start)) return kExitUsage;  // a device that psd cannot have
   return absl::IsResourceExhausted(failed_start) ? kExitExhausted : kExitFailure;
 }
 
@@ -172,6 +173,7 @@ class Daemon {
   }
 
   absl::Status TryStart(const DaemonConfig& config, ServerExtensions extensions) {
+    server_.reset();  // its devices are opened again
     PSD_ASSIGN_OR_RETURN(server_, Server::Create(config, std::move(extensions), logger_));
     PSD_ASSIGN_OR_RETURN(address_, server_->Start());
     return absl::OkStatus();

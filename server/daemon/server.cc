@@ -4,8 +4,12 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "core/base/clock.h"
+#include "core/base/device.h"
 #include "core/base/memory_budget.h"
 #include "core/base/status.h"
 #include "core/carrier/grpc/grpc_factory.h"
@@ -13,6 +17,7 @@
 #include "core/carrier/shm/host_factory.h"
 #include "core/checkpoint/checkpoint_root.h"
 #include "core/runtime/worker_memory.h"
+#include "server/daemon/devices.h"
 #include "server/services/health_service.h"
 #include "server/services/reflection_service.h"
 
@@ -21,12 +26,21 @@ namespace {
 
 constexpr char kUnaryServiceName[] = "psd.v1.ParameterService";
 
+// Returns the name by which the health service knows a device.
+std::string DeviceServiceName(absl::string_view device) {
+  return absl::StrCat("psd.device/", device);
+}
+
 void LogRefusing(Logger& logger, const absl::Status& why) {
   if (why.ok()) {
     logger.Log(LogLevel::kInfo, "connections_taken", "connections are accepted again");
   } else {
     logger.Log(LogLevel::kError, "connections_refused", why.message());
   }
+}
+
+void LogLost(Logger& logger, const Device& device, const absl::Status& why) {
+  logger.Log(LogLevel::kError, "device_lost", why.message(), {{"device", device.name()}});
 }
 
 absl::StatusOr<std::shared_ptr<carrier::Carrier>> MakeCarrier(
@@ -64,6 +78,12 @@ worker::RuntimeOptions ToRuntimeOptions(const DaemonConfig& config, ServerExtens
 // The gRPC services that share the carrier's port.
 class Server::GrpcServices : public carrier::GrpcServerHook {
  public:
+  // `devices` are those of the daemon.
+  explicit GrpcServices(absl::Span<const DeviceConfig> devices) {
+    for (const DeviceConfig& device : devices)
+      service_names_.push_back(DeviceServiceName(device.name()));
+  }
+
   // Must be called before the carrier listens. `unary` outlives the carrier.
   void Set(UnaryService& unary) { unary_ = &unary; }
 
@@ -81,11 +101,14 @@ class Server::GrpcServices : public carrier::GrpcServerHook {
   }
 
   void SetServing(bool serving) {
-    health_.SetServing("", serving);
-    health_.SetServing(kUnaryServiceName, serving);
+    for (const std::string& name : service_names_) health_.SetServing(name, serving);
+  }
+  void SetLost(const Device& device) {
+    health_.SetServing(DeviceServiceName(device.name()), false);
   }
 
  private:
+  std::vector<std::string> service_names_ = {"", kUnaryServiceName};  // of the health service
   UnaryService* unary_ = nullptr;
   HealthService health_;
   ReflectionService reflection_{
@@ -93,7 +116,7 @@ class Server::GrpcServices : public carrier::GrpcServerHook {
 };
 
 Server::Server(const DaemonConfig& config)
-    : config_(config), grpc_services_(std::make_shared<GrpcServices>()) {}
+    : config_(config), grpc_services_(std::make_shared<GrpcServices>(config.devices)) {}
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Create(const DaemonConfig& config,
                                                        ServerExtensions extensions,
@@ -101,6 +124,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const DaemonConfig& confi
   std::unique_ptr<Server> server(new Server(config));
   if (logger == nullptr) logger = NewNullLogger();
   worker::RuntimeOptions options = ToRuntimeOptions(config, std::move(extensions), logger);
+  PSD_ASSIGN_OR_RETURN(options.devices, OpenDevices(config.devices));
   PSD_ASSIGN_OR_RETURN(options.carrier, MakeCarrier(server->grpc_services_, options.memory,
                                                     config.shared_memory, logger));
   if (!config.checkpoint_root.empty()) {
@@ -125,6 +149,12 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const DaemonConfig& confi
       runtime.timers(), runtime.logger(),   *runtime.options().clock};
   server->unary_ = std::make_unique<UnaryService>(uses, sessions);
   server->grpc_services_->Set(*server->unary_);
+  server->device_watch_ = std::make_unique<DeviceWatch>(
+      runtime.options().devices, runtime.timers(),
+      [services = server->grpc_services_, logger](const Device& device, const absl::Status& why) {
+        LogLost(*logger, device, why);
+        services->SetLost(device);
+      });
   return server;
 }
 
@@ -134,6 +164,7 @@ Server::~Server() {
 
 absl::StatusOr<std::string> Server::Start() {
   PSD_ASSIGN_OR_RETURN(std::string address, runtime_->Start());
+  device_watch_->Start();
   // A registrar without values does not join the job, so that it is not taken for an owner.
   if (config_.registrar_only) return address;
   rpc::JoinOptions join;

@@ -20,6 +20,7 @@
 #include "core/runtime/runtime.h"
 #include "core/services/calls/functions.h"
 #include "server/daemon/config.h"
+#include "server/daemon/device_watch.h"
 #include "server/registrar/registrar_service.h"
 #include "server/services/unary_service.h"
 
@@ -35,7 +36,7 @@ struct ServerExtensions {
 class Server {
  public:
   // Makes a server that does not serve yet. `logger` may be null.
-  // Errors: INVALID_ARGUMENT; those of CheckpointRoot::Open.
+  // Errors: INVALID_ARGUMENT; those of CheckpointRoot::Open and of OpenDevices.
   static absl::StatusOr<std::unique_ptr<Server>> Create(const DaemonConfig& config,
                                                         ServerExtensions extensions,
                                                         std::shared_ptr<Logger> logger);
@@ -45,7 +46,8 @@ class Server {
 
   // Starts to serve other workers, the unary service, health and reflection, all on one port. Joins
   // the job, in the background if the registrar is another daemon; a daemon with registrar_only
-  // does not join. Returns the address to dial.
+  // does not join. The health of a device has the name "psd.device/" and the device's. Returns the
+  // address to dial.
   // Errors: UNAVAILABLE naming the address and the reason. After an error the server cannot be
   // started again.
   absl::StatusOr<std::string> Start();
@@ -70,6 +72,7 @@ class Server {
   std::unique_ptr<RegistrarService> registrar_;  // null if another daemon is the registrar
   std::unique_ptr<rpc::RegistrarClient> membership_;
   std::unique_ptr<UnaryService> unary_;
+  std::unique_ptr<DeviceWatch> device_watch_;  // for the health service
 };
 
 }  // namespace psd::server

@@ -23,7 +23,8 @@ class HealthService {
   void Register(grpc::ServerBuilder& builder) { builder.RegisterService(&service_); }
   // Starts to take calls. Called once.
   void Serve(carrier::ServiceHost& host);
-  // Sets the state of a service, named as package.Service; "" is the server as a whole.
+  // Sets the state of a service, named as package.Service, or of another part of the server; "" is
+  // the server as a whole.
   // Thread-safe; may be called at any time.
   void SetServing(const std::string& service, bool serving);
 

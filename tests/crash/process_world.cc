@@ -157,7 +157,7 @@ void Daemon::Start() {
                  {kDaemon, "--name", options_.name, "--listen", options_.listen, "--registrar",
                   options_.registrar, "--lease", absl::FormatDuration(options_.lease),
                   "--checkpoint_root", options_.checkpoint_root, "--memory_budget",
-                  options_.memory_budget, "--log_level", "error"});
+                  options_.memory_budget, "--devices", options_.devices, "--log_level", "error"});
   process_ = std::make_unique<Process>(command);
   const std::string ready =
       process_->WaitForLine(absl::StrCat("psd ", options_.name, " ready at "));

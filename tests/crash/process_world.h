@@ -65,6 +65,7 @@ struct DaemonOptions {
   absl::Duration lease = absl::Seconds(10);
   std::string checkpoint_root{};      // empty: none
   std::string memory_budget = "0";    // as the daemon's flag
+  std::string devices{};              // as the daemon's flag
   std::vector<std::string> runner{};  // a command in front of the daemon's command line; or empty
 };
 

@@ -1,5 +1,6 @@
 #include "core/base/completion_threads.h"
 
+#include <atomic>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -93,6 +94,29 @@ TEST_F(CompletionThreadsTest, ShutdownAlsoWaitsForWhatCompletionsAdd) {
   threads.Shutdown();
   EXPECT_TRUE(called);
   device.join();
+}
+
+// One of the two calls may find that the other one has ended the threads, or is about to.
+TEST_F(CompletionThreadsTest, TwoThreadsMayShutDownAtOnceAndBothWait) {
+  constexpr int kRounds = 50;
+  for (int i = 0; i < kRounds; ++i) {
+    CompletionThreads threads(devices_);
+    const auto held = std::make_shared<HeldEvent>();
+    std::atomic<bool> called = false;
+    std::atomic<int> calling = 0;
+    threads.OnPassed({first_.get(), held}, [&](absl::Status) { called = true; });
+    const auto shut_down = [&] {
+      ++calling;
+      threads.Shutdown();
+      EXPECT_TRUE(called);
+    };
+    std::thread first(shut_down);
+    std::thread second(shut_down);
+    while (calling < 2) std::this_thread::yield();
+    held->Pass();
+    first.join();
+    second.join();
+  }
 }
 
 TEST_F(CompletionThreadsTest, CompletionsAreChargedToTheAccount) {

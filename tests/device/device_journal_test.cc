@@ -12,6 +12,7 @@
 
 #include "client/checkpoint.h"
 #include "client/psd.h"
+#include "core/base/device.h"
 #include "core/base/status.h"
 #include "core/change/change.h"
 #include "core/change/replay.h"
@@ -63,6 +64,15 @@ class DeviceJournalTest : public ::testing::TestWithParam<uint64_t> {
   }
   RRef Make(const std::string& name, const CreateOptions& options) {
     return Must(trainer_->GetOrCreate("owner", name, Uniform({6, 3}, -1, 1, 7), options));
+  }
+  // Replays the journal on an owner without devices, which refuses the creation of `name`.
+  void ExpectRefusedWithoutTheDevice(const std::string& name) {
+    change::LocalOwner plain(nullptr, 4711);
+    const absl::Status refused = change::ReplayAll(journal_->bytes(), plain.ForReplay());
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << refused;
+    EXPECT_THAT(std::string(refused.message()),
+                AllOf(HasSubstr("record 1"), HasSubstr(name), HasSubstr("'emu:0'"),
+                      HasSubstr("the devices are cpu")));
   }
 
   const std::shared_ptr<LookingJournal> journal_ = std::make_shared<LookingJournal>();
@@ -122,21 +132,22 @@ TEST_P(DeviceJournalTest, AReplayGivesAnOwnerWithTheDeviceTheSameBits) {
 
 TEST_P(DeviceJournalTest, AnOwnerWithoutTheDeviceNamesIt) {
   Make("w", On("emu:0"));
-  change::LocalOwner plain(nullptr, 4711);
-  const absl::Status refused = change::ReplayAll(journal_->bytes(), plain.ForReplay());
-  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << refused;
-  EXPECT_THAT(std::string(refused.message()),
-              AllOf(HasSubstr("record 1"), HasSubstr("w"), HasSubstr("'emu:0'"),
-                    HasSubstr("the devices are cpu")));
+  ExpectRefusedWithoutTheDevice("w");
 }
 
 TEST_P(DeviceJournalTest, AnOwnerWithoutTheDeviceOfATableNamesIt) {
   Make("table", On("emu:0", /*rows=*/true));
-  change::LocalOwner plain(nullptr, 4711);
-  const absl::Status refused = change::ReplayAll(journal_->bytes(), plain.ForReplay());
-  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << refused;
-  EXPECT_THAT(std::string(refused.message()),
-              AllOf(HasSubstr("table"), HasSubstr("'emu:0'"), HasSubstr("the devices are cpu")));
+  ExpectRefusedWithoutTheDevice("table");
+}
+
+TEST_P(DeviceJournalTest, ARecordNamesTheDeviceThatTheOwnerChose) {
+  Make("w", On(kAutoDevice));
+  ExpectRefusedWithoutTheDevice("w");
+}
+
+TEST_P(DeviceJournalTest, ARecordNamesTheDeviceThatTheOwnerChoseForATable) {
+  Make("table", On(kAutoDevice, /*rows=*/true));
+  ExpectRefusedWithoutTheDevice("table");
 }
 
 // A step that the device fails has changed nothing, so there is nothing to describe.

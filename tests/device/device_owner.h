@@ -7,10 +7,8 @@
 #include <string>
 #include <utility>
 
-#include "core/base/memory_budget.h"
 #include "core/device/emulated/emulated_device.h"
 #include "core/runtime/runtime.h"
-#include "core/store/store.h"
 #include "tests/client/test_world.h"
 #include "tests/device/test_device.h"
 
@@ -23,22 +21,19 @@ class DeviceOwner {
 
   explicit DeviceOwner(const std::string& name, worker::RuntimeOptions options = {},
                        uint64_t seed = 0)
-      : device_(testing::NewTestDevice(seed)),
+      : device_(testing::NewTestDevice(seed, kBudgetBytes)),
         owner_(name, WithDevice(*this, std::move(options))) {}
 
   TestOwner& owner() { return owner_; }
   EmulatedDevice& device() { return *device_; }
-  MemoryAccount& memory() { return *memory_; }
 
  private:
   static worker::RuntimeOptions WithDevice(DeviceOwner& self, worker::RuntimeOptions options) {
-    options.devices.push_back({self.device_, self.memory_});
+    options.devices.push_back(self.device_);
     return options;
   }
 
   const std::shared_ptr<EmulatedDevice> device_;
-  const std::shared_ptr<MemoryAccount> memory_ =
-      MemoryAccount::Create(kBudgetBytes, std::shared_ptr<Allocator>(device_, &device_->memory()));
   TestOwner owner_;
 };
 

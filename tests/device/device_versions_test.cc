@@ -3,11 +3,13 @@
 // waited for.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "core/base/buffer.h"
 #include "core/base/future.h"
@@ -17,6 +19,7 @@
 #include "core/store/version_set.h"
 #include "core/tensor/ops/elementwise.h"
 #include "core/tensor/tensor.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/core/store/changing_for_tests.h"
 #include "tests/core/tensor/compare.h"
@@ -143,6 +146,53 @@ TEST_P(DeviceVersionsTest, AReaderOnTheHostAsksForACompletion) {
   pinned.written->OnPassed([&](absl::Status status) { passed.Set(status.ok()); });
   EXPECT_TRUE(*passed.future().Wait());
   EXPECT_TRUE(ops::Equal(*pinned.tensor.ToHost(), Full(2)));
+}
+
+class PassedEvent : public Event {
+ public:
+  bool passed() const override { return true; }
+  absl::Status Wait() override { return absl::OkStatus(); }
+  void OnPassed(absl::AnyInvocable<void(absl::Status) &&> then) override {
+    std::move(then)(absl::OkStatus());
+  }
+};
+
+// A VersionSet is used under the lock that all parameters of a store share, and the last
+// reference to an event may be the last one to its device.
+TEST(DeviceVersionSetTest, EventsAreFreedByTheCallerAndNotUnderTheLock) {
+  const std::shared_ptr<EmulatedDevice> device = testing::NewTestDevice(0);
+  const auto buffer = [&] { return VersionBuffer(*device->memory().Allocate(64)); };
+  const auto step = [](VersionSet& set, FreedVersions& freed) {
+    set.BeginWrite();
+    set.Publish(std::make_shared<PassedEvent>(), freed);
+  };
+  const std::function<void(VersionSet&, FreedVersions&)> ends[] = {
+      step,
+      [&](VersionSet& set, FreedVersions& freed) { set.Replace(buffer(), freed); },
+      [](VersionSet& set, FreedVersions& freed) { set.Close(freed); },
+  };
+  for (const auto& end : ends) {
+    VersionSet set(buffer(), 64);
+    set.Acquire();
+    set.AddSpare(buffer());
+    FreedVersions freed;
+    step(set, freed);
+    const std::weak_ptr<Event> written = set.written();
+    end(set, freed);
+    EXPECT_NE(set.written(), written.lock());
+    EXPECT_FALSE(written.expired());
+    freed = {};
+    EXPECT_TRUE(written.expired());
+  }
+}
+
+TEST(FreedVersionsTest, AnEventThatParametersShareIsKeptOnce) {
+  const std::shared_ptr<Event> first = std::make_shared<PassedEvent>();
+  const std::shared_ptr<Event> second = std::make_shared<PassedEvent>();
+  FreedVersions freed;
+  for (const std::shared_ptr<Event>& event : {first, first, second}) freed.Add(event);
+  freed.Add(nullptr);
+  EXPECT_THAT(freed.events, ::testing::ElementsAre(first, second));
 }
 
 TEST_P(DeviceVersionsTest, AVersionOfALostDeviceIsUnavailable) {

@@ -83,7 +83,7 @@ INSTANTIATE_TEST_SUITE_P(Seeds, DeviceWorkerTest, ::testing::Values(0, 1));
 
 TEST_P(DeviceWorkerTest, CreateFetchAssignAndDrop) {
   RRef w = There("w");
-  EXPECT_GT(host_.memory().used_bytes(), 0u);
+  EXPECT_GT(host_.device().used_bytes(), 0u);
   EXPECT_THAT(Read(*trainer_, w), ElementsAre(2, 2, 2, 2));
   EXPECT_EQ(*trainer_->Assign(w, Tensor::Of<float>({4}, {1, 2, 3, 4})), 2u);
   const auto pulled = Must(trainer_->Pull({w}));
@@ -306,7 +306,7 @@ TEST_P(DeviceWorkerTest, AFullDeviceRefusesAndTheCpuGoesOn) {
   EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted) << full;
   EXPECT_THAT(Text(full), HasSubstr(std::to_string(DeviceOwner::kBudgetBytes)));
   EXPECT_TRUE(Make("large", "cpu", {1 << 19}).ok());
-  EXPECT_EQ(host_.memory().used_bytes(), 0u);
+  EXPECT_EQ(host_.device().used_bytes(), 0u);
 }
 
 // The step finds a little more room each time, so that its memory ends at each allocation in turn.

@@ -235,7 +235,7 @@ TEST_P(StepsUnderWayTest, DropsMeanwhileAreNoHindrance) {
 TEST_P(StepsUnderWayTest, AStepKeepsItsOptimizer) {
   Answer answer;
   const EntryPtr parameter = NewParameter("v", "emu:0", Full(5));
-  const size_t used = host_->memory().used_bytes();
+  const size_t used = device().used_bytes();
   {
     EntryPtr hosted = HostOptimizer("", parameter);
     const Stall stall(device());
@@ -243,12 +243,12 @@ TEST_P(StepsUnderWayTest, AStepKeepsItsOptimizer) {
     AwaitUnderWay(parameter, answer);
     runtime().store().Erase(hosted->id);
     hosted.reset();
-    EXPECT_GT(host_->memory().used_bytes(), used);
+    EXPECT_GT(device().used_bytes(), used);
   }
   Await(answer);
   EXPECT_TRUE(answer.result.ok()) << answer.result.status();
   ExpectElements(parameter, Full(4));
-  while (host_->memory().used_bytes() > used) std::this_thread::yield();
+  while (device().used_bytes() > used) std::this_thread::yield();
 }
 
 TEST_P(StepsUnderWayTest, TheEndOfASessionDoesNotUndoItsStep) {

@@ -9,9 +9,10 @@
 
 namespace psd::testing {
 
-std::vector<std::shared_ptr<EmulatedDevice>> NewTestDevices(int count, uint64_t seed) {
+std::vector<std::shared_ptr<EmulatedDevice>> NewTestDevices(int count, uint64_t seed,
+                                                            size_t budget_bytes) {
   EmulatedDeviceOptions options;
-  options.budget_bytes = size_t{16} << 20;
+  options.budget_bytes = budget_bytes;
   options.seed = seed;
   options.kernels = emulated::OperatorKernels();
   options.kernels.Add(emulated::OptimKernels());
@@ -20,8 +21,8 @@ std::vector<std::shared_ptr<EmulatedDevice>> NewTestDevices(int count, uint64_t 
   return *std::move(devices);
 }
 
-std::shared_ptr<EmulatedDevice> NewTestDevice(uint64_t seed) {
-  return NewTestDevices(1, seed)[0];
+std::shared_ptr<EmulatedDevice> NewTestDevice(uint64_t seed, size_t budget_bytes) {
+  return NewTestDevices(1, seed, budget_bytes)[0];
 }
 
 }  // namespace psd::testing

@@ -11,15 +11,17 @@
 
 namespace psd::testing {
 
-// Returns `count` devices, "emu:0", "emu:1" and so on, with 16 MiB each. `seed` decides in which
-// order their work runs (core/device/emulated/stream_scheduler.h). All work is on their default
-// streams.
+// Returns `count` devices, "emu:0", "emu:1" and so on, of `budget_bytes` each. `seed` decides in
+// which order their work runs (core/device/emulated/stream_scheduler.h). All work is on their
+// default streams.
 //
 // They have the kernels of core/device_kernels/emulated: all dense optimizers, and the operators
 // that are listed there.
-std::vector<std::shared_ptr<EmulatedDevice>> NewTestDevices(int count, uint64_t seed);
+std::vector<std::shared_ptr<EmulatedDevice>> NewTestDevices(int count, uint64_t seed,
+                                                            size_t budget_bytes = size_t{16} << 20);
 
 // Returns one such device.
-std::shared_ptr<EmulatedDevice> NewTestDevice(uint64_t seed);
+std::shared_ptr<EmulatedDevice> NewTestDevice(uint64_t seed,
+                                              size_t budget_bytes = size_t{16} << 20);
 
 }  // namespace psd::testing

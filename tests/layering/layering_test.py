@@ -45,7 +45,7 @@ ARROWS = {
     "core/change": CHANGE | {"kernels", "proto"},
     "core/services": SERVICES | {"kernels", "proto"},
     "core/runtime": CORE,
-    "server": CORE | {"proto"},
+    "server": CORE | DEVICE_KERNELS | {"proto"},
     "client": CORE,
     "tools": AUTOGRAD | CHECKPOINT | {"client", "proto"},
     "examples": AUTOGRAD | {"client"},

@@ -48,12 +48,22 @@ void PrintSummary(const v1::WorkerStatus& status) {
               static_cast<unsigned long long>(status.programs_cached()));
 }
 
+void PrintDevices(const v1::WorkerStatus& status, const Options& options) {
+  Table table({"DEVICE", ">USED", ">BUDGET", "STATE"});
+  for (const v1::DeviceStatus& device : status.devices()) {
+    table.AddRow({device.name(), FormatBytes(device.used_bytes()),
+                  FormatBytes(device.budget_bytes()), device.lost().empty() ? "-" : device.lost()});
+  }
+  Section("devices", static_cast<uint64_t>(status.devices_size()), table, options);
+}
+
 void PrintValues(const v1::WorkerStatus& status, const Options& options) {
-  Table table({"NAME", "KIND", "DTYPE", "SHAPE", ">VERSION", ">MEMORY", ">PINNED"});
+  Table table({"NAME", "KIND", "DTYPE", "SHAPE", "DEVICE", ">VERSION", ">MEMORY", ">PINNED"});
   for (const v1::NamedValue& value : status.values()) {
     const bool tensor = !value.dtype().empty();
     table.AddRow({value.name(), value.kind(), tensor ? value.dtype() : "-",
                   tensor ? FormatShape({value.shape().begin(), value.shape().end()}) : "-",
+                  value.device().empty() ? "-" : value.device(),
                   tensor ? absl::StrCat(value.version()) : "-", FormatBytes(value.bytes()),
                   tensor ? absl::StrCat(value.old_versions_pinned()) : "-"});
   }
@@ -152,6 +162,7 @@ absl::Status RunStatus(const Options& options, const std::vector<std::string>&) 
   if (!asked.ok()) return asked;
   if (options.json) return PrintJson(status);
   PrintSummary(status);
+  PrintDevices(status, options);
   PrintValues(status, options);
   PrintOptimizers(status, options);
   PrintStaleness(status, options);

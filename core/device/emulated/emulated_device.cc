@@ -76,15 +76,25 @@ class EmulatedDevice::DeviceBlock : public Block {
 absl::StatusOr<std::vector<std::shared_ptr<EmulatedDevice>>> EmulatedDevice::Create(
     int count, const EmulatedDeviceOptions& options) {
   PSD_RETURN_IF_ERROR(CheckOptions(count, options));
+  std::vector<EmulatedDeviceSpec> specs;
+  for (int i = 0; i < count; ++i) specs.push_back({i, options.budget_bytes});
+  return Create(specs, options);
+}
+
+absl::StatusOr<std::vector<std::shared_ptr<EmulatedDevice>>> EmulatedDevice::Create(
+    absl::Span<const EmulatedDeviceSpec> specs, const EmulatedDeviceOptions& options) {
   PSD_ASSIGN_OR_RETURN(const QuietPtr<StreamScheduler> scheduler,
                        StreamScheduler::Create(options.seed));
   std::vector<std::shared_ptr<EmulatedDevice>> devices;
-  for (int i = 0; i < count; ++i) {
-    const std::string name = absl::StrCat("emu:", i);
+  for (const EmulatedDeviceSpec& spec : specs) {
+    EmulatedDeviceOptions own = options;
+    own.budget_bytes = spec.budget_bytes;
+    PSD_RETURN_IF_ERROR(CheckOptions(static_cast<int>(specs.size()), own));
+    const std::string name = absl::StrCat("emu:", spec.number);
     PSD_ASSIGN_OR_RETURN(std::unique_ptr<DeviceArena> arena,
-                         DeviceArena::Create(name, ArenaBytes(options)));
+                         DeviceArena::Create(name, ArenaBytes(own)));
     devices.push_back(std::shared_ptr<EmulatedDevice>(
-        new EmulatedDevice(name, options, scheduler, std::move(arena))));
+        new EmulatedDevice(name, own, scheduler, std::move(arena))));
     PSD_ASSIGN_OR_RETURN(devices.back()->default_stream_, devices.back()->NewStream());
   }
   return devices;

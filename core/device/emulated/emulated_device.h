@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "core/base/buffer.h"
 #include "core/base/device.h"
 #include "core/base/kernel_table.h"
@@ -29,7 +30,7 @@
 namespace psd {
 
 struct EmulatedDeviceOptions {
-  size_t budget_bytes = size_t{64} << 20;
+  size_t budget_bytes = size_t{64} << 20;  // of each device, unless an EmulatedDeviceSpec has one
   size_t pinned_bytes = size_t{16} << 20;
   // Decides in which order the work of streams runs (core/device/emulated/stream_scheduler.h).
   uint64_t seed = 0;
@@ -37,6 +38,12 @@ struct EmulatedDeviceOptions {
   // The most blocks that live at once. Each takes two of the mappings that the system allows a
   // process (vm.max_map_count, 65,530 by default).
   size_t most_blocks = 24'000;
+};
+
+// One of several devices that are created together.
+struct EmulatedDeviceSpec {
+  int number = 0;  // of its name
+  size_t budget_bytes = size_t{64} << 20;
 };
 
 // Its memory lies in a DeviceArena, so an access by the host, beyond the end of a block, or before
@@ -51,6 +58,9 @@ class EmulatedDevice : public Device, public std::enable_shared_from_this<Emulat
   // than 1 TiB or a million blocks; RESOURCE_EXHAUSTED if the system refuses memory or a thread.
   static absl::StatusOr<std::vector<std::shared_ptr<EmulatedDevice>>> Create(
       int count, const EmulatedDeviceOptions& options = {});
+  // The same for devices of other numbers and budgets. Requires: no two have the same number.
+  static absl::StatusOr<std::vector<std::shared_ptr<EmulatedDevice>>> Create(
+      absl::Span<const EmulatedDeviceSpec> specs, const EmulatedDeviceOptions& options);
   // Waits until all work of the devices that were created together is done.
   ~EmulatedDevice() override;
 

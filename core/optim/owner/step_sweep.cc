@@ -62,13 +62,6 @@ absl::StatusOr<std::vector<DeviceEvent>> StepSweep::Start(const Helpers& helpers
   return events;
 }
 
-absl::Status StepSweep::Run(const Helpers& helpers) const {
-  PSD_ASSIGN_OR_RETURN(const std::vector<DeviceEvent> events, Start(helpers));
-  absl::Status done;
-  for (const DeviceEvent& each : events) done.Update(each.event->Wait());
-  return done;
-}
-
 void StepSweep::RunKernels(const Helpers& helpers) const {
   if (helpers.count <= 0 || elements_ < 2 * kPieceElements) {
     for (const Work& group : groups_) group.Run();

@@ -9,7 +9,6 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/container/inlined_vector.h"
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "core/base/completion_threads.h"
@@ -32,13 +31,13 @@ static_assert(kPieceElements % kernels::kOptimPartElements == 0);
 // Confined to the thread of the step.
 class StepSweep {
  public:
-  // `functions` has the function of each group, by the group's number, and must outlive Run.
+  // `functions` has the function of each group, by the group's number, and must outlive Start.
   // `parameters` is the expected number of arrays.
   StepSweep(absl::Span<const FunctionPtr> functions, const StepTerms& terms, size_t parameters);
 
   // Adds the arrays of a whole parameter of `group`, which takes its step number `step` as work of
-  // `stream`, null for the CPU. `arrays` is copied; the memory that it points to must outlive Run.
-  // Neighbours with equal stream, dtype and step number are stepped by one call.
+  // `stream`, null for the CPU. `arrays` is copied; the memory that it points to must outlive the
+  // work. Neighbours with equal stream, dtype and step number are stepped by one call.
   void Add(size_t group, Stream* stream, DType dtype, int64_t step,
            const kernels::OptimArrays& arrays);
 
@@ -46,8 +45,6 @@ class StepSweep {
   // done on the CPU and added to the streams, with an event for each of these. The result does not
   // depend on the number of helpers. Errors: those of the devices; the CPU has none.
   absl::StatusOr<std::vector<DeviceEvent>> Start(const Helpers& helpers) const;
-  // Start, and waits until all of it is done. Errors: those of the devices; the CPU has none.
-  absl::Status Run(const Helpers& helpers) const;
 
  private:
   // One call of a function.

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/device.h"
 #include "core/base/version.h"
 #include "core/optim/owner/owner_optimizer.h"
 #include "core/rpc/declared_method.h"
@@ -43,6 +44,16 @@ void AddNumbers(const StatusService::Uses& uses, v1::WorkerStatus& status) {
   status.set_programs_cached(uses.programs.size());
 }
 
+void AddDevices(const StatusService::Uses& uses, v1::WorkerStatus& status) {
+  for (const std::shared_ptr<Device>& device : uses.store.devices()) {
+    v1::DeviceStatus& state = *status.add_devices();
+    state.set_name(device->name());
+    state.set_used_bytes(device->used_bytes());
+    state.set_budget_bytes(device->budget_bytes());
+    state.set_lost(std::string(device->health().message()));
+  }
+}
+
 void AddPeers(const StatusService::Uses& uses, v1::WorkerStatus& status) {
   for (const rpc::PeerStatus& peer : uses.agent.Peers()) {
     v1::PeerState& state = *status.add_peers();
@@ -70,6 +81,7 @@ void AddParameter(const store::Parameter& parameter, v1::NamedValue& value) {
   value.set_bytes(stats.bytes);
   value.set_requires_grad(parameter.requires_grad());
   value.set_old_versions_pinned(static_cast<uint32_t>(stats.old_pinned));
+  value.set_device(std::string(DeviceName(parameter.device())));
 }
 
 void AddRows(const store::Rows& rows, v1::NamedValue& value) {
@@ -79,6 +91,7 @@ void AddRows(const store::Rows& rows, v1::NamedValue& value) {
   value.set_version(rows.version());
   value.set_bytes(rows.bytes());
   value.set_requires_grad(rows.requires_grad());
+  value.set_device(std::string(DeviceName(rows.device())));
 }
 
 // Returns the options of all groups and the settings as text.
@@ -131,6 +144,7 @@ void AddValues(const StatusService::Uses& uses, size_t limit, v1::WorkerStatus& 
     }
     value.set_kind(entry->KindName());
     const auto* object = entry->value.As<std::shared_ptr<store::Object>>();
+    if (object == nullptr) value.set_device(kCpuName);
     auto optimizer =
         object == nullptr ? nullptr : std::dynamic_pointer_cast<optim::OwnerOptimizer>(*object);
     if (optimizer == nullptr) continue;
@@ -185,6 +199,7 @@ v1::WorkerStatus StatusService::Collect(const v1::StatusRequest& request) const 
   status.set_registrar(uses_.peers.registrar());
   status.set_hosts_nothing(uses_.agent.access().refuses_hosting());
   AddNumbers(uses_, status);
+  AddDevices(uses_, status);
   AddPeers(uses_, status);
   AddValues(uses_, limit, status);
   AddContexts(uses_, limit, status);

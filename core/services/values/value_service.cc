@@ -86,9 +86,9 @@ absl::Status CheckSameType(const OperatorRegistry& operators, const store::Entry
                            const program::Program& program, bool requires_grad, bool rows,
                            absl::string_view device) {
   const std::optional<Facts> facts = FactsOf(entry);
-  if (!facts.has_value() && !rows && (device.empty() || device == kCpuName))
-    return absl::OkStatus();
-  const bool same_device = facts.has_value() && (device.empty() || facts->device == device);
+  const bool any_device = device.empty() || device == kAutoDevice;
+  if (!facts.has_value() && !rows && (any_device || device == kCpuName)) return absl::OkStatus();
+  const bool same_device = facts.has_value() && (any_device || facts->device == device);
   if (same_device && facts->rows == rows && facts->requires_grad == requires_grad &&
       WouldMake(operators, program, *facts)) {
     return absl::OkStatus();

@@ -84,8 +84,9 @@ class ValueService {
   explicit ValueService(Uses uses);
 
   // Returns the value called `name` on `owner`, and creates it by the program `create` if there is
-  // none, on the owner's device called `device`. If that is empty, an existing value may be on any
-  // device, and a new one is made on the CPU.
+  // none, on the owner's device called `device`. If that is empty or kAutoDevice, an existing value
+  // may be on any device. A new one is made on the CPU if it is empty, and with kAutoDevice on the
+  // device that Store::FindDevice chooses; only floating tensors and tables go there.
   // Errors: FAILED_PRECONDITION if it exists and is not what this call would create;
   // INVALID_ARGUMENT naming the owner's devices if it has no such device.
   Future<rref::RRef> GetOrCreate(const std::string& owner, const std::string& name,

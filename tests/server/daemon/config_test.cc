@@ -39,6 +39,7 @@ shared_memory: false
 registrar: owner0=10.0.0.5:7071
 memory_budget: 4GiB
 daemons_on_host: 3
+devices: emu:1
 threads: 8
 max_queued_functions: 77
 lease: 2s
@@ -59,6 +60,7 @@ log_json: true
   EXPECT_FALSE(config->registrar_only);
   EXPECT_EQ(config->memory_budget_bytes, size_t{4} << 30);
   EXPECT_EQ(config->daemons_on_host, 3);
+  EXPECT_EQ(config->devices.size(), 1u);
   EXPECT_EQ(config->threads, 8);
   EXPECT_EQ(config->max_queued_functions, 77);
   EXPECT_EQ(config->lease, absl::Seconds(2));
@@ -73,6 +75,8 @@ TEST(Config, ARegistrarWithoutValuesIsNoOwner) {
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_TRUE(config->registrar_only);
   EXPECT_TRUE(config->IsRegistrar());
+  EXPECT_THAT(ProblemsOf("name: a\nregistrar_only: true\ndevices: emu:0"),
+              HasSubstr("psd.yaml:2: registrar_only: emu:0 would host nothing then"));
   EXPECT_THAT(ProblemsOf("name: a\nregistrar_only: true\nowners: a,b"),
               HasSubstr("psd.yaml:2: registrar_only: 'a' is then no owner of the job"));
   EXPECT_THAT(ProblemsOf("name: a\nregistrar: b=c:1\nregistrar_only: true"),
@@ -183,6 +187,52 @@ TEST(Config, OwnersAreNamesAndThisOneAndTheRegistrarAreAmongThem) {
                                HasSubstr("owners: 'a' is an owner of the job too")));
   EXPECT_THAT(ProblemsOf("name: a\nowners: a,b c\n"),
               HasSubstr("psd.yaml:2: owners: expected 1 to 127 characters"));
+}
+
+TEST(Config, DevicesHaveNamesAndBudgets) {
+  using Kind = DeviceConfig::Kind;
+  auto config = Read("name: a\ndevices: emu:0=2GiB,cuda:12,emu:63=1048577\n");
+  ASSERT_TRUE(config.ok()) << config.status();
+  ASSERT_EQ(config->devices.size(), 3u);
+  EXPECT_EQ(config->devices[0].kind, Kind::kEmulated);
+  EXPECT_EQ(config->devices[0].name(), "emu:0");
+  EXPECT_EQ(config->devices[0].budget_bytes, size_t{2} << 30);
+  EXPECT_EQ(config->devices[1].kind, Kind::kCuda);
+  EXPECT_EQ(config->devices[1].name(), "cuda:12");
+  EXPECT_EQ(config->devices[1].budget_bytes, 0u);
+  EXPECT_EQ(config->devices[2].name(), "emu:63");
+  EXPECT_EQ(config->devices[2].budget_bytes, 1048577u);
+  const std::string text = FormatConfig(*config);
+  EXPECT_THAT(text, HasSubstr("devices: 'emu:0=2GiB,cuda:12,emu:63=1048577'\n"));
+  auto again = Read(text);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(FormatConfig(*again), text);
+  EXPECT_TRUE(Read("name: a\ndevices: ''\n")->devices.empty());
+}
+
+TEST(Config, RefusesDevicesThatItDoesNotKnowOrThatAreNamedTwice) {
+  for (const char* name : {"cpu", "auto", "gpu:0", "emu", "emu:", "emu:x", "emu:-1", "emu:01",
+                           "emu: 1", "cuda:64", "cuda:99999999999", "EMU:0", "=1GiB"}) {
+    const absl::string_view device = name[0] == '=' ? "" : name;
+    EXPECT_THAT(ProblemsOf(absl::StrCat("name: a\ndevices: 'emu:3,", name, "'\n")),
+                HasSubstr(absl::StrCat("psd.yaml:2: devices: expected a device, emu:N or cuda:N "
+                                       "with N from 0 to 63, got '",
+                                       device, "'")))
+        << name;
+  }
+  EXPECT_THAT(ProblemsOf("name: a\ndevices: 'emu:0,'\n"), HasSubstr("got ''"));
+  EXPECT_THAT(ProblemsOf("name: a\ndevices: 'emu:0=1GiB,cuda:0,emu:0=2GiB'\n"),
+              HasSubstr("psd.yaml:2: devices: emu:0 is named twice; name each device once"));
+}
+
+TEST(Config, RefusesBudgetsOfDevicesBeyondRangeOrReason) {
+  for (const char* budget : {"", "0", "1048575", "1GB", "-1", "2TiB", "1GiB=1GiB"}) {
+    EXPECT_THAT(ProblemsOf(absl::StrCat("name: a\ndevices: 'emu:0,cuda:1=", budget, "'\n")),
+                HasSubstr(absl::StrCat("psd.yaml:2: devices: expected a memory budget for cuda:1 "
+                                       "from 1MiB to 1TiB, such as 2GiB, got '",
+                                       budget, "'")))
+        << budget;
+  }
 }
 
 TEST(Config, RefusesSizesBeyondRangeOrReason) {

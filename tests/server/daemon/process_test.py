@@ -167,6 +167,13 @@ class ProcessTest(unittest.TestCase):
             self.assertIn("psd: " + ("configuration: " if problem.startswith("name") else "")
                           + problem, errors)
 
+    def test_a_device_that_this_build_lacks_is_a_usage_mistake(self):
+        code, output, errors = run("--name", "owner0", "--listen", "127.0.0.1:0",
+                                   "--log_level", "error", "--devices=emu:0,cuda:0")
+        self.assertEqual((code, output), (2, ""))
+        self.assertEqual(errors, "psd: cuda:0 cannot be opened, because this psd was built without "
+                                 "CUDA devices; leave cuda:0 out of 'devices'\n")
+
     def test_usage_mistakes(self):
         code, _, errors = run("--nane", "a", "b")
         self.assertEqual(code, 2)
@@ -193,10 +200,12 @@ class ProcessTest(unittest.TestCase):
 
     def test_check_config_prints_what_reads_back(self):
         path = write_file(self.folder, "name: owner5\nmemory_budget: 2048MiB\n")
-        code, output, errors = run("--check_config", "--config", path, "--threads", "7")
+        code, output, errors = run("--check_config", "--config", path, "--threads", "7",
+                                   "--devices=emu:0=2048MiB,cuda:3")
         self.assertEqual((code, errors), (0, ""))
         self.assertIn("memory_budget: 2GiB\n", output)
         self.assertIn("threads: 7\n", output)
+        self.assertIn("devices: 'emu:0=2GiB,cuda:3'\n", output)
         again = run("--check_config", "--config", write_file(self.folder, output))
         self.assertEqual(again, (0, output, ""))
         self.assertEqual(run("--check_config", "--config", "/nonexistent")[0], 2)

@@ -1,0 +1,84 @@
+// A daemon that was started with --devices, and a trainer, as two processes.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/psd.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "proto/psd/v1/status.pb.h"
+#include "tests/client/test_world.h"
+#include "tests/crash/process_world.h"
+
+namespace psd {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::FloatNear;
+using ::testing::HasSubstr;
+using ::testing::Pointwise;
+
+crash::DaemonOptions With(const std::string& devices) {
+  crash::DaemonOptions options;
+  options.devices = devices;
+  return options;
+}
+
+class DeviceDaemonTest : public ::testing::Test {
+ protected:
+  // Makes three steps of `optimizer` for the loss sum(w * w).
+  void Train(DistributedOptimizer& optimizer, const std::vector<RRef>& parameters) {
+    for (int i = 0; i < 3; ++i) {
+      Context context = Must(trainer_->NewContext());
+      std::vector<Variable> losses;
+      for (const Variable& w : Must(trainer_->ToHere(parameters, context)))
+        losses.push_back(Sum(w * w));
+      ASSERT_TRUE(context.Backward(losses).ok());
+      const absl::Status stepped = optimizer.Step(context);
+      ASSERT_TRUE(stepped.ok()) << stepped;
+    }
+  }
+
+  crash::Daemon daemon_{With("emu:0=8MiB,emu:1=4MiB")};
+  std::unique_ptr<Worker> trainer_ = StartTrainer("trainer", {daemon_.address()});
+};
+
+TEST_F(DeviceDaemonTest, AParameterThereIsSteppedAndPulledLikeOneOfTheCpu) {
+  std::vector<RRef> parameters;
+  for (const char* device : {"cpu", "emu:1", "auto"}) {
+    CreateOptions options;
+    options.requires_grad = true;
+    options.device = device;
+    parameters.push_back(
+        Must(trainer_->GetOrCreate("owner0", device, Uniform({100, 7}, -1, 1, 7), options)));
+  }
+  auto optimizer = Must(DistributedOptimizer::Create(*trainer_, Adam{0.1}, parameters));
+  const std::vector<float> before = Read(*trainer_, parameters[0]);
+  Train(*optimizer, parameters);
+  const std::vector<PulledParameter> pulled = Must(trainer_->Pull(parameters));
+  const std::vector<float> on_cpu = Elements(pulled[0].elements);
+  EXPECT_NE(on_cpu, before);
+  for (size_t i : {1, 2}) {
+    EXPECT_EQ(pulled[i].version, pulled[0].version);
+    EXPECT_THAT(Elements(pulled[i].elements), Pointwise(FloatNear(1e-5f), on_cpu)) << i;
+  }
+
+  const v1::WorkerStatus status = Must(crash::StatusOf(*trainer_, "owner0"));
+  ASSERT_EQ(status.devices_size(), 2);
+  EXPECT_GT(status.devices(0).used_bytes(), 0u) << "the parameter called auto";
+  EXPECT_EQ(status.devices(0).budget_bytes(), size_t{8} << 20);
+  EXPECT_EQ(status.devices(1).budget_bytes(), size_t{4} << 20);
+  crash::Process psctl({"tools/cli/psctl", "status", "--address", daemon_.address().address});
+  EXPECT_THAT(psctl.WaitForLine("emu:0 "), HasSubstr("8 MiB"));
+  EXPECT_THAT(psctl.WaitForLine("emu:1 "), HasSubstr("4 MiB"));
+  EXPECT_THAT(psctl.WaitForLine("auto "), HasSubstr(" emu:0 "));
+  EXPECT_THAT(psctl.WaitForLine("cpu "), HasSubstr(" cpu "));
+  EXPECT_THAT(psctl.WaitForLine("emu:1 "), AllOf(HasSubstr("parameter"), HasSubstr(" emu:1 ")));
+  optimizer.reset();
+  trainer_.reset();
+  EXPECT_EQ(daemon_.process().Terminate(), 0);
+}
+
+}  // namespace
+}  // namespace psd
