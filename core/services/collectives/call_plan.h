@@ -27,11 +27,6 @@ struct PlanLimits {
   // with the notice that the rank has entered the call. At most the bytes that a carrier keeps in
   // order (64 KiB), less a header.
   size_t small_bytes = size_t{32} << 10;
-  // The same for ranks that share memory. There the bytes are lent, if they lie in memory that can
-  // be lent, and a rank that is late keeps no copy of them. At most most_shared_bytes may come to
-  // one rank from all others together, because every rank reduces all inputs of a small call.
-  size_t small_shared_bytes = size_t{1} << 20;
-  size_t most_shared_bytes = size_t{3} << 20;
   // The bytes that are reduced at once. Bytes that are not reduced travel in one piece, which
   // carriers cut themselves. A multiple of 64.
   size_t piece_bytes = size_t{1} << 20;
@@ -40,6 +35,12 @@ struct PlanLimits {
   // the measurements.
   size_t most_direct_bytes = size_t{1} << 20;
   size_t most_extra_bytes = size_t{384} << 10;
+  // As small_bytes, for ranks that share memory. There the bytes are lent, if they lie in memory
+  // that can be lent, and a rank that is late keeps no copy of them. At most most_shared_bytes may
+  // come to one rank from all others together, because every rank reduces all inputs of a small
+  // call.
+  size_t small_shared_bytes = size_t{1} << 20;
+  size_t most_shared_bytes = size_t{3} << 20;
 };
 
 // A value. Thread-compatible.
