@@ -60,8 +60,9 @@ def run(command, until):
     try:
         ran = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                              errors="replace", timeout=left, check=False)
-    except subprocess.TimeoutExpired:
-        return False, "not run to its end: there was no time left"
+    except subprocess.TimeoutExpired as ended:
+        print((ended.stdout or b"").decode(errors="replace"))
+        return False, "stopped: it had not ended when the time was over"
     counts = {kind.lower(): int(count) for kind, count in COUNTS.findall(ran.stdout)}
     passed = ran.returncode == 0 and counts.get("passed", 0) > 0 and not counts.get("skipped")
     if not passed:

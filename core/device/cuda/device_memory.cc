@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -33,7 +34,7 @@ size_t FreeBytes() {
   return cudaMemGetInfo(&free, &total) == cudaSuccess ? free : 0;
 }
 
-absl::StatusOr<cudaMemPool_t> NewPool(CudaContext& context, size_t budget_bytes) {
+absl::StatusOr<cudaMemPool_t> NewPool(CudaContext& context) {
   cudaMemPoolProps properties = {};
   properties.allocType = cudaMemAllocationTypePinned;
   properties.handleTypes = cudaMemHandleTypeNone;
@@ -41,7 +42,8 @@ absl::StatusOr<cudaMemPool_t> NewPool(CudaContext& context, size_t budget_bytes)
   properties.location.id = context.index();
   cudaMemPool_t pool = nullptr;
   PSD_RETURN_IF_ERROR(context.Check(cudaMemPoolCreate(&pool, &properties), "cudaMemPoolCreate"));
-  uint64_t kept = budget_bytes;
+  // CUDA rounds blocks up, so what the budget needs of the GPU may be more than the budget.
+  uint64_t kept = std::numeric_limits<uint64_t>::max();
   const absl::Status set =
       context.Check(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &kept),
                     "cudaMemPoolSetAttribute");
@@ -63,7 +65,7 @@ absl::StatusOr<std::unique_ptr<DeviceMemory>> DeviceMemory::Create(
   cudaStream_t freeing = nullptr;
   PSD_RETURN_IF_ERROR(context->Check(cudaStreamCreateWithFlags(&freeing, cudaStreamNonBlocking),
                                      "cudaStreamCreateWithFlags"));
-  const absl::StatusOr<cudaMemPool_t> pool = NewPool(*context, budget_bytes);
+  const absl::StatusOr<cudaMemPool_t> pool = NewPool(*context);
   if (!pool.ok()) {
     cudaStreamDestroy(freeing);
     return pool.status();
