@@ -460,7 +460,8 @@ void ShmLink::HelpUntil(absl::FunctionRef<bool()> done) {
     } else {
       crowded = !SpinTurn(++turn);
     }
-    if (Clock::Steady().Now() - begun >= (any ? kMostHelp : kHelperLook)) break;
+    const absl::Duration most = any ? kMostHelp : kHelperLook;
+    if (!crowded && Clock::Steady().Now() - begun >= most) break;
   }
   helpers_.fetch_sub(1);
   helper_spin_.Report(found);

@@ -120,11 +120,6 @@ void CallData::Keep(int from, size_t index, Buffer piece) {
   pieces[index] = std::move(piece);
 }
 
-size_t CallData::BytesToReduce() const {
-  if (!Reduces(own_.call.operation) || plan_->reduces_pieces()) return 0;
-  return plan_->Block(0, rank_, rank_).size;
-}
-
 Buffer CallData::Outgoing(int phase, int to, size_t index) const {
   const Range range = plan_->Piece(phase, rank_, to, index);
   if (phase == 1) return own_.result.AsBuffer().Slice(range.offset, range.size);

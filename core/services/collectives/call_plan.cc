@@ -8,7 +8,6 @@ namespace psd::services {
 
 CallPlan::CallPlan(const CollectiveCall& call, int ranks, const PlanLimits& limits)
     : operation_(call.operation),
-      reduces_(Reduces(call.operation)),
       ranks_(ranks),
       root_(call.root),
       bytes_(call.form.has_value() ? call.form->NumBytes() : 0),
@@ -19,6 +18,8 @@ CallPlan::CallPlan(const CollectiveCall& call, int ranks, const PlanLimits& limi
       call.shares_memory && block <= limits.small_shared_bytes &&
       (ranks == 1 || block <= limits.most_shared_bytes / static_cast<size_t>(ranks - 1));
   small_ = block <= limits.small_bytes || small_shared;
+  reduces_pieces_ = Reduces(operation_) && block > limits.small_bytes;
+  if (small_) piece_bytes_ = std::max(piece_bytes_, block);
   // On the direct way a rank sends n - 1 times all bytes, otherwise n - 1 parts of them, twice. The
   // difference is (n - 1) (n - 2) parts.
   const auto extra_parts = static_cast<size_t>(ranks - 1) * static_cast<size_t>(ranks - 2);
@@ -63,12 +64,12 @@ Range CallPlan::Block(int phase, int from, int to) const {
 size_t CallPlan::Pieces(int phase, int from, int to) const {
   const Range block = Block(phase, from, to);
   if (block.size == 0) return 0;
-  return reduces_pieces() ? (block.size + piece_bytes_ - 1) / piece_bytes_ : 1;
+  return reduces_pieces_ ? (block.size + piece_bytes_ - 1) / piece_bytes_ : 1;
 }
 
 Range CallPlan::Piece(int phase, int from, int to, size_t index) const {
   const Range block = Block(phase, from, to);
-  if (!reduces_pieces()) return block;
+  if (!reduces_pieces_) return block;
   const size_t offset = index * piece_bytes_;
   return {block.offset + offset, std::min(piece_bytes_, block.size - offset)};
 }

@@ -50,9 +50,10 @@ class CallPlan {
   CallPlan(const CollectiveCall& call, int ranks, const PlanLimits& limits = {});
 
   bool is_small() const { return small_; }
-  // Whether the rank reduces pieces as they come. If not, and the call reduces, it reduces all
-  // inputs when the last has come.
-  bool reduces_pieces() const { return reduces_ && !small_; }
+  // Whether the rank reduces pieces, each when it has come from all ranks. A small call has one. If
+  // not, and the call reduces, there is so little to reduce that it is done when the call
+  // completes.
+  bool reduces_pieces() const { return reduces_pieces_; }
   bool has_second_phase() const { return operation_ == Operation::kAllReduce && !direct_; }
 
   // The bytes that `from` sends `to`. In phase 0 the range is of the input of `from` (for kScatter
@@ -67,12 +68,12 @@ class CallPlan {
   Range Part(int rank) const;
 
   Operation operation_;
-  bool reduces_;
   int ranks_;
   int root_;
   size_t bytes_ = 0;  // of the form
   size_t piece_bytes_;
   bool small_;
+  bool reduces_pieces_;
   bool direct_;  // of an all-reduce
 };
 

@@ -142,13 +142,13 @@ void CollectiveGroup::Perform(const Steps& steps, bool own_thread) {
         Open(effect.number, running, effect.rank);
         break;
       case GroupEffect::kReduce:
-        ReduceLater(effect.number, running, effect.index);
+        ReduceOrLater(effect.number, running, effect.index, own_thread);
         break;
       case GroupEffect::kSendReduced:
         SendReduced(effect.number, running, effect.index);
         break;
       case GroupEffect::kComplete:
-        CompleteOrLater(running, own_thread);
+        Complete(running);
         break;
       case GroupEffect::kFail:
         FailAll();
@@ -305,8 +305,9 @@ void CollectiveGroup::RunTask(Task task) {
   if (!submitted.ok()) (*shared)();
 }
 
-void CollectiveGroup::ReduceLater(uint64_t number, const RunningPtr& running, size_t index) {
-  RunTask([self = shared_from_this(), running, number, index] {
+void CollectiveGroup::ReduceOrLater(uint64_t number, const RunningPtr& running, size_t index,
+                                    bool own_thread) {
+  Task reduce = [self = shared_from_this(), running, number, index] {
     running->data.Reduce(index);
     Steps steps;
     {
@@ -316,15 +317,12 @@ void CollectiveGroup::ReduceLater(uint64_t number, const RunningPtr& running, si
       steps = self->Resolve(effects);
     }
     self->Perform(steps);
-  });
-}
-
-// The reduction of a small call without shared memory is short. A longer one must not keep a thread
-// that receives messages, unless this thread waits for nothing but the result.
-void CollectiveGroup::CompleteOrLater(const RunningPtr& running, bool own_thread) {
-  const bool is_short = running->data.BytesToReduce() <= limits_.small_bytes;
-  if (is_short || own_thread || running->result.IsAwaitedHere()) return Complete(running);
-  RunTask([self = shared_from_this(), running] { self->Complete(running); });
+  };
+  // A reduction must not keep a thread that receives messages, unless the thread waits for nothing
+  // but its result: that of a small call is all that this rank reduces.
+  const bool here = own_thread || running->result.IsAwaitedHere();
+  if (here && running->data.plan()->is_small()) return reduce();
+  RunTask(std::move(reduce));
 }
 
 void CollectiveGroup::Complete(const RunningPtr& running) {

@@ -158,8 +158,7 @@ class CollectiveGroup : public std::enable_shared_from_this<CollectiveGroup> {
   void SendReduced(uint64_t number, const RunningPtr& running, size_t index) PSD_EXCLUDES(mutex_);
   // Sends pieces that wait in the line, as long as few enough are in flight.
   void Pump(uint64_t number, const RunningPtr& running, int to) PSD_EXCLUDES(mutex_);
-  void ReduceLater(uint64_t number, const RunningPtr& running, size_t index);
-  void CompleteOrLater(const RunningPtr& running, bool own_thread) PSD_EXCLUDES(mutex_);
+  void ReduceOrLater(uint64_t number, const RunningPtr& running, size_t index, bool own_thread);
   void Complete(const RunningPtr& running) PSD_EXCLUDES(mutex_);
   void FailAll() PSD_EXCLUDES(mutex_);
   void RunTask(Task task);

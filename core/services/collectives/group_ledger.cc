@@ -156,7 +156,10 @@ void GroupLedger::MakePlan(Call& call) {
   const bool known = call.call->form.has_value() || call.call->operation == Operation::kBarrier;
   if (!call.begun || call.plan.has_value() || !known) return;
   call.plan.emplace(*call.call, size(), limits_);
-  if (call.plan->is_small()) return;
+  if (call.plan->is_small()) {
+    if (call.plan->reduces_pieces()) call.reductions_left = 1;
+    return;
+  }
   for (int rank = 0; rank < size(); ++rank) {
     if (rank == rank_) continue;
     Peer& peer = call.peers[rank];
@@ -180,7 +183,7 @@ absl::StatusOr<bool> GroupLedger::Heard(int from, uint64_t number, const Collect
   if (HasRoot(call.operation) && call.root == from && !call.form.has_value())
     return Dishonest("a root without a tensor");
   // A rank completes no call that this one has not entered, so it cannot be further ahead.
-  if (number < floor_ || number >= next_ + kMaxUnderWay)
+  if (number < floor_ || number >= next_begin_ + kMaxUnderWay)
     return Dishonest(absl::StrCat("call ", number, " while this rank is at call ", next_));
   // A call that has begun and is not known any more is over, although an earlier one is not.
   if (number < next_begin_ && calls_.find(number) == calls_.end())
@@ -262,9 +265,13 @@ void GroupLedger::Reduced(uint64_t number, size_t index, GroupEffects& effects) 
 void GroupLedger::Progress(Calls::iterator found, GroupEffects& effects) {
   Call& call = found->second;
   if (!call.begun || call.complete || call.heard < size() - 1 || !call.plan.has_value() ||
-      call.pieces_left > 0 || call.reductions_left > 0) {
+      call.pieces_left > 0) {
     return;
   }
+  // The data of a small call is there with the last notice.
+  if (call.plan->is_small() && call.reductions_left > 0 && !std::exchange(call.reducing, true))
+    effects.push_back({GroupEffect::kReduce, found->first, 0, 0});
+  if (call.reductions_left > 0) return;
   call.complete = true;
   effects.push_back({GroupEffect::kComplete, found->first});
   EraseIfOver(found);

@@ -134,6 +134,7 @@ class GroupLedger {
     size_t pieces_left = 0;
     std::vector<int> arrivals;  // by piece that is to be reduced: the ranks it came from
     size_t reductions_left = 0;
+    bool reducing = false;  // a small call: its only reduction has been asked for
   };
   using Calls = std::map<uint64_t, Call>;
 

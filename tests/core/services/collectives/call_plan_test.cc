@@ -111,7 +111,11 @@ TEST(CallPlanTest, RanksThatShareMemorySendMoreWithTheNotice) {
     CollectiveCall call = Call(Operation::kAllReduce, elements);
     call.shares_memory = shares_memory;
     const CallPlan plan(call, ranks, limits);
-    EXPECT_NE(plan.is_small(), plan.reduces_pieces());
+    EXPECT_EQ(plan.reduces_pieces(), elements > 64);
+    if (plan.is_small() && plan.reduces_pieces()) {
+      EXPECT_EQ(plan.Pieces(0, 0, 0), 1u);
+      ExpectPiecesCover(plan, 0, 0, 0);
+    }
     return plan.is_small();
   };
   EXPECT_TRUE(small(100, 3, true));

@@ -96,6 +96,7 @@ class Simulation {
       const int64_t sizes[] = {0, 1, 16, 17, 100, 300};
       call.form = TensorForm{DType::kF32, {size() * sizes[random_() % 6]}};
     }
+    call.shares_memory = calls_.size() % 2 == 1;
     return call;
   }
 
