@@ -16,6 +16,10 @@ constexpr size_t kMaxMapBytes = size_t{32} << 20;
 constexpr size_t kMaxKeptBytes = size_t{512} << 20;
 constexpr size_t kMostHeaps = 64;
 
+size_t FreeBytes() {
+  return mallinfo2().fordblks;
+}
+
 // Returns 0 where /proc is hidden.
 size_t ResidentBytes() {
   size_t all_pages = 0, resident_pages = 0;
@@ -43,10 +47,13 @@ BoundedMalloc::BoundedMalloc(size_t kept_bytes) : rule_(kept_bytes) {
 }
 
 void BoundedMalloc::TrimIfWorth() {
-  const HeapSize now = {mallinfo2().fordblks, ResidentBytes()};
-  if (!rule_.ShouldTrim(now)) return;
+  if (!rule_.ShouldTrim({FreeBytes(), ResidentBytes()})) return;
   malloc_trim(0);
-  rule_.Trimmed({now.free_bytes, ResidentBytes()});
+  // Other threads use memory meanwhile. What they use is resident now, so it must not count as
+  // free, too: once it is freed, neither number would have grown.
+  const size_t free_before = FreeBytes();
+  const size_t resident = ResidentBytes();
+  rule_.Trimmed({std::min(free_before, FreeBytes()), resident});
 }
 
 }  // namespace psd::server
