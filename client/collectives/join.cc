@@ -32,7 +32,8 @@ namespace {
 constexpr size_t kMaxNameBytes = 128;
 constexpr absl::Duration kProbe = absl::Seconds(1);  // for a member that may be alive
 
-// What a member tells the others when they meet again. Any other text is its error.
+// The texts that ready members tell each other when they meet again. A member that is not ready
+// tells its error instead.
 constexpr char kReady[] = "";
 constexpr char kReadyShared[] = "shm";
 

@@ -61,11 +61,14 @@ absl::StatusOr<std::vector<std::shared_ptr<Device>>> OpenDevices(
       PSD_ASSIGN_OR_RETURN(devices.emplace_back(), OpenCuda(device));
       continue;
     }
+    devices.push_back(nullptr);  // its place
     specs.push_back(
         {device.number, device.budget_bytes != 0 ? device.budget_bytes : kEmulatedBudgetBytes});
   }
   PSD_ASSIGN_OR_RETURN(const auto emulated, OpenEmulated(specs));
-  devices.insert(devices.end(), emulated.begin(), emulated.end());
+  auto next = emulated.begin();
+  for (std::shared_ptr<Device>& device : devices)
+    if (device == nullptr) device = *next++;
   return devices;
 }
 

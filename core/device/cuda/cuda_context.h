@@ -1,6 +1,6 @@
 #pragma once
 
-// What the parts of one CUDA device share: whether it is lost, and its events.
+// The state that the parts of one CUDA device share: whether it is lost, and its events.
 
 #include <atomic>
 #include <cstdint>

@@ -25,8 +25,8 @@ struct CudaDeviceOptions {
   // CUDA's number of the GPU, among those that CUDA_VISIBLE_DEVICES lets the process see. The
   // device is called "cuda:" and this number.
   int index = 0;
-  // What all blocks of the device may have together. It is taken from the GPU when the device is
-  // opened. 0 means nine tenths of what is free then.
+  // The most bytes that all blocks of the device may have together. The device takes them from the
+  // GPU when it is opened. 0 means nine tenths of what is free then.
   size_t budget_bytes = 0;
   // Pinned memory of the host for copies, taken when the device is opened. Too little of it makes
   // the copies of gradients wait (decision 0027); too much leaves the system short of memory.

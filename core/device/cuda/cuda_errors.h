@@ -1,7 +1,7 @@
 #pragma once
 
-// What the errors of CUDA's runtime mean. Pure; no call here needs a driver. An `error` is a
-// cudaError_t.
+// Translates errors of CUDA's runtime to statuses. Pure; no call here needs a driver. An `error` is
+// a cudaError_t.
 
 #include <string>
 

@@ -6,15 +6,15 @@
 
 namespace psd::cuda {
 
-// What CUDA says about the machine and one of its devices. Versions are as CUDA numbers them: 13010
-// is 13.1.
+// The answers of CUDA about the machine and one of its devices. Versions have the form of CUDA:
+// 13010 is 13.1.
 struct CudaFacts {
   int index = 0;            // of the device, among those that CUDA_VISIBLE_DEVICES lets CUDA see
   int runtime_version = 0;  // of the runtime that psd was built with
   int driver_version = 0;   // the newest CUDA that the driver knows; 0 without a driver
   int count_error = 0;      // a cudaError_t, 0 if the devices could be counted
   int device_count = 0;
-  // Of the device. They mean nothing if it does not exist.
+  // The next three describe the device. They have no meaning if it does not exist.
   int major = 0;  // compute capability
   int minor = 0;
   bool has_memory_pools = false;

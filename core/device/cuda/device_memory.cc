@@ -18,7 +18,8 @@
 namespace psd::cuda {
 namespace {
 
-// Of the free memory, when no budget is given. The rest is for kernels' code, and for libraries.
+// Returns the budget of a device for which none is given: a part of the free memory. The rest is
+// for the code of kernels and for libraries.
 constexpr size_t BudgetOf(size_t free_bytes) {
   return free_bytes / 10 * 9;
 }
@@ -83,7 +84,7 @@ DeviceMemory::~DeviceMemory() {
   cudaMemPoolDestroy(pool_);
 }
 
-// What is freed here stays in the pool, up to its release threshold.
+// Allocates the budget and frees it. The pool keeps the memory.
 absl::Status DeviceMemory::Reserve() {
   void* all = nullptr;
   const int error = cudaMallocFromPoolAsync(&all, TakenBytes(budget_bytes_), pool_, freeing_);
