@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/memory_budget.h"
 #include "core/base/memory_scope.h"
+#include "core/base/result_memory.h"
 #include "core/base/status.h"
 #include "core/rref/value_format.h"
 
@@ -33,40 +34,45 @@ size_t SmallBytes(absl::Span<const FlatTensor> tensors) {
 }
 
 // Collects the elements of small tensors, one after the other, in one block. A large block is
-// charged to the thread's MemoryScope; a small one is charged by the link that sends it.
+// charged to the thread's MemoryScope, and a process of the same host can read it where it is; a
+// small one is charged by the link that sends it.
 class SmallBlock {
  public:
   // Errors: RESOURCE_EXHAUSTED.
   static absl::StatusOr<SmallBlock> Create(size_t bytes) {
+    if (bytes < kMovableBytes) return SmallBlock(FromHeap(bytes), bytes, nullptr);
     MemoryAccount* const memory = MemoryScope::Current();
-    if (bytes < kMovableBytes || memory == nullptr) return SmallBlock(FromHeap(bytes), bytes);
-    PSD_ASSIGN_OR_RETURN(std::shared_ptr<Block> block, memory->Allocate(bytes));
+    PSD_ASSIGN_OR_RETURN(std::shared_ptr<Block> block, memory != nullptr
+                                                           ? memory->Allocate(bytes)
+                                                           : ResultMemory()->Allocate(bytes));
+    const Block* const identity = block.get();
     std::byte* const data = block->data();
-    return SmallBlock(std::shared_ptr<std::byte>(std::move(block), data), bytes);
+    return SmallBlock(std::shared_ptr<std::byte>(std::move(block), data), bytes, identity);
   }
 
   void Append(const std::byte* data, size_t size) {
     const size_t start = AlignUp(end_);
-    if (start > end_) std::memset(block_.get() + end_, 0, start - end_);
-    std::memcpy(block_.get() + start, data, size);
+    if (start > end_) std::memset(bytes_.get() + end_, 0, start - end_);
+    std::memcpy(bytes_.get() + start, data, size);
     end_ = start + size;
   }
   Buffer Take() {
-    const std::byte* data = block_.get();
-    return Buffer(std::move(block_), data, bytes_);
+    const std::byte* const data = bytes_.get();
+    return Buffer(std::move(bytes_), data, size_, block_);
   }
 
  private:
-  SmallBlock(std::shared_ptr<std::byte> block, size_t bytes)
-      : bytes_(bytes), block_(std::move(block)) {}
+  SmallBlock(std::shared_ptr<std::byte> bytes, size_t size, const Block* block)
+      : size_(size), bytes_(std::move(bytes)), block_(block) {}
 
   static std::shared_ptr<std::byte> FromHeap(size_t bytes) {
     return {static_cast<std::byte*>(operator new (bytes, std::align_val_t{kBlockAlignment})),
             [](std::byte* data) { operator delete (data, std::align_val_t{kBlockAlignment}); }};
   }
 
-  size_t bytes_;
-  std::shared_ptr<std::byte> block_;  // shared with the buffer that it becomes
+  size_t size_;
+  std::shared_ptr<std::byte> bytes_;  // shared with the buffer that it becomes
+  const Block* block_;                // which `bytes_` keeps alive; null: none
   size_t end_ = 0;
 };
 

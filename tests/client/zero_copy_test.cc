@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "client/psd.h"
@@ -180,6 +181,44 @@ TEST_F(ZeroCopyTest, TensorsOfMiddlingSizeDoNotKeepLargeOnesFromBeingLent) {
   EXPECT_LE(world_.Copied() - copied, 3 * kMiddling * sizeof(float));
   for (size_t i = 1; i < model.size(); ++i) {
     EXPECT_TRUE(BytesOf(*values[i].As<Variable>()) == BytesOf(Numbers({kMiddling}, 2)));
+  }
+}
+
+// Values of many small tensors travel in one block, which is lent if it is large enough: its bytes
+// are gathered, and not copied again.
+TEST_F(ZeroCopyTest, ManySmallParametersAndTheirGradientsAreLentTogether) {
+  constexpr int64_t kParameters = 512, kElementsOfEach = 256;
+  constexpr uint64_t kBytesOfAll = kParameters * kElementsOfEach * sizeof(float);
+  std::vector<RRef> model;
+  for (int64_t i = 0; i < kParameters; ++i) {
+    model.push_back(MakeParameter(world_.trainer(), "owner0", absl::StrCat("small", i),
+                                  Numbers({kElementsOfEach}, static_cast<uint32_t>(i))));
+  }
+  Sgd sgd;
+  sgd.lr = 0.25;
+  const auto optimizer = Must(DistributedOptimizer::Create(world_.trainer(), "small", sgd, model));
+  ExpectNoCopies([&] { Must(world_.trainer().ToHere(model)); }, kBytesOfAll);
+  ExpectNoCopies(
+      [&] {
+        Context context = Must(world_.trainer().NewContext());
+        std::vector<Variable> losses;
+        for (const Value& value : Must(world_.trainer().ToHere(model, context))) {
+          const Variable w = *value.As<Variable>();
+          losses.push_back(Sum(w * w));
+        }
+        const absl::Status passed = context.Backward(losses);
+        ASSERT_TRUE(passed.ok()) << passed;
+        const absl::Status stepped = optimizer->Step(context);
+        ASSERT_TRUE(stepped.ok()) << stepped;
+      },
+      2 * kBytesOfAll);
+  const Values values = Must(world_.trainer().ToHere(model));
+  for (int64_t i = 0; i < kParameters; ++i) {
+    const Tensor before = Numbers({kElementsOfEach}, static_cast<uint32_t>(i));
+    const Tensor after = values[static_cast<size_t>(i)].As<Variable>()->tensor();
+    for (int64_t j = 0; j < kElementsOfEach; ++j) {  // two steps, each of which halves it
+      ASSERT_EQ(after.data<float>()[j], before.data<float>()[j] / 4) << i << " " << j;
+    }
   }
 }
 
