@@ -136,7 +136,7 @@ void CollectiveGroup::Perform(const Steps& steps, bool own_thread) {
   for (const auto& [effect, running] : steps) {
     switch (effect.kind) {
       case GroupEffect::kTell:
-        Tell(effect.number, running);
+        Tell(effect.number, effect.index, running);
         break;
       case GroupEffect::kOpen:
         Open(effect.number, running, effect.rank);
@@ -206,7 +206,7 @@ void CollectiveGroup::SendMessage(const rpc::MethodInfo& method, int to, rpc::Pa
   });
 }
 
-void CollectiveGroup::Tell(uint64_t number, const RunningPtr& running) {
+void CollectiveGroup::Tell(uint64_t number, uint64_t completed, const RunningPtr& running) {
   CollectiveCall call;
   const CallPlan* plan = nullptr;
   {
@@ -218,6 +218,7 @@ void CollectiveGroup::Tell(uint64_t number, const RunningPtr& running) {
   v1::CollectiveEnter message;
   message.set_generation(members_.generation);
   message.set_number(number);
+  message.set_completed(completed);
   EncodeCall(call, *message.mutable_call());
   const std::string header = message.SerializeAsString();
   for (int to = 0; to < size(); ++to) {
@@ -387,7 +388,8 @@ absl::Status CollectiveGroup::ServeEnter(int from, const v1::CollectiveEnter& re
   {
     MutexLock lock(mutex_);
     GroupEffects effects;
-    PSD_ASSIGN_OR_RETURN(const bool keep, ledger_.Heard(from, request.number(), call, effects));
+    PSD_ASSIGN_OR_RETURN(const bool keep,
+                         ledger_.Heard(from, request.number(), request.completed(), call, effects));
     if (keep) {
       const RunningPtr running = FindOrAdd(request.number());
       if (!data.empty()) running->data.Keep(from, 0, std::move(data[0]));

@@ -153,7 +153,7 @@ class CollectiveGroup : public std::enable_shared_from_this<CollectiveGroup> {
   // Performs steps in order, without the lock. `own_thread`: the thread has no other work to do,
   // and may reduce large tensors.
   void Perform(const Steps& steps, bool own_thread = false) PSD_EXCLUDES(mutex_);
-  void Tell(uint64_t number, const RunningPtr& running) PSD_EXCLUDES(mutex_);
+  void Tell(uint64_t number, uint64_t completed, const RunningPtr& running) PSD_EXCLUDES(mutex_);
   void Open(uint64_t number, const RunningPtr& running, int to) PSD_EXCLUDES(mutex_);
   void SendReduced(uint64_t number, const RunningPtr& running, size_t index) PSD_EXCLUDES(mutex_);
   // Sends pieces that wait in the line, as long as few enough are in flight.

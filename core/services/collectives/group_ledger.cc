@@ -15,7 +15,8 @@ namespace {
 constexpr char kBuildAgain[] = "build the group again without it to go on";
 
 // How long after its deadline a call fails if this rank cannot tell which of several ranks keeps
-// the others waiting. A rank that can tell fails the group before.
+// the others waiting. A rank that can tell fails the group before. If all it knows is that the late
+// ranks may be waiting for older calls, it leaves twice that time to those that have such a call.
 constexpr absl::Duration kVerdict = absl::Seconds(1);
 
 // Whether pieces of that phase have not come from a rank.
@@ -25,16 +26,17 @@ bool Misses(const Peer& peer, int phase) {
   return std::find(arrived.begin(), arrived.end(), false) != arrived.end();
 }
 
-// Whether only reduced pieces are missing, from several ranks: one of them may wait for another.
+// Whether only reduced pieces are missing. A rank that has not sent them may wait for data of a
+// third one.
 template <typename Peers>
 bool IsUnclear(const Peers& peers, int rank) {
-  int waiting = 0;
+  bool waiting = false;
   for (int other = 0; other < static_cast<int>(peers.size()); ++other) {
     if (other == rank) continue;
     if (!peers[other].heard || Misses(peers[other], 0)) return false;
-    if (Misses(peers[other], 1)) ++waiting;
+    waiting = waiting || Misses(peers[other], 1);
   }
-  return waiting > 1;
+  return waiting && peers.size() > 2;
 }
 
 bool SaysDeath(const absl::Status& why) {
@@ -55,7 +57,8 @@ GroupLedger::GroupLedger(std::string name, std::vector<std::string> members, int
       members_(std::move(members)),
       rank_(rank),
       limits_(limits),
-      left_(members_.size()) {
+      left_(members_.size()),
+      completed_(members_.size()) {
   PSD_CHECK(members_.size() >= 2, "a group of one rank needs no ledger");
 }
 
@@ -147,7 +150,7 @@ void GroupLedger::Begin(uint64_t number, Call& call, GroupEffects& effects) {
                            kBuildAgain),
                 effects);
   }
-  effects.push_back({GroupEffect::kTell, number});
+  effects.push_back({GroupEffect::kTell, number, 0, static_cast<size_t>(floor_)});
   MakePlan(call);
   OpenReady(number, call, effects);
 }
@@ -176,8 +179,8 @@ void GroupLedger::MakePlan(Call& call) {
   call.arrivals.resize(call.reductions_left);
 }
 
-absl::StatusOr<bool> GroupLedger::Heard(int from, uint64_t number, const CollectiveCall& call,
-                                        GroupEffects& effects) {
+absl::StatusOr<bool> GroupLedger::Heard(int from, uint64_t number, uint64_t completed,
+                                        const CollectiveCall& call, GroupEffects& effects) {
   if (!failure_.ok()) return false;
   PSD_RETURN_IF_ERROR(CheckCall(call, size()));
   if (HasRoot(call.operation) && call.root == from && !call.form.has_value())
@@ -188,6 +191,9 @@ absl::StatusOr<bool> GroupLedger::Heard(int from, uint64_t number, const Collect
   // A call that has begun and is not known any more is over, although an earlier one is not.
   if (number < next_begin_ && calls_.find(number) == calls_.end())
     return Dishonest(absl::StrCat("call ", number, ", which is over"));
+  if (completed > number)
+    return Dishonest(absl::StrCat("call ", number, ", made by a rank that has completed it"));
+  completed_[from] = std::max(completed_[from], completed);
   Call& known = CallOf(number);
   if (std::exchange(known.peers[from].heard, true)) return Dishonest("one call, entered twice");
   ++known.heard;
@@ -357,21 +363,36 @@ void GroupLedger::Fail(absl::Status failure, GroupEffects& effects) {
   effects.push_back({GroupEffect::kFail});
 }
 
-bool GroupLedger::OldestIsUnclear() const {
-  const auto oldest = calls_.find(floor_);
-  return oldest != calls_.end() && oldest->second.begun && IsUnclear(oldest->second.peers, rank_);
+bool GroupLedger::IsHeldBack(uint64_t number, const Call& call, int rank) const {
+  return !call.peers[rank].heard && completed_[rank] + kMaxUnderWay <= number;
 }
 
-absl::Time GroupLedger::DueTime(const Call& call, bool oldest_is_unclear) const {
-  const bool unclear = call.begun ? IsUnclear(call.peers, rank_) : oldest_is_unclear;
-  return call.deadline + (unclear ? kVerdict : absl::ZeroDuration());
+absl::Duration GroupLedger::Doubt(uint64_t number, const Call& call) const {
+  if (call.heard == size() - 1)
+    return IsUnclear(call.peers, rank_) ? kVerdict : absl::ZeroDuration();
+  for (int rank = 0; rank < size(); ++rank) {
+    if (rank != rank_ && !call.peers[rank].heard && !IsHeldBack(number, call, rank))
+      return absl::ZeroDuration();
+  }
+  return 2 * kVerdict;
+}
+
+absl::Duration GroupLedger::OldestDoubt() const {
+  const auto oldest = calls_.find(floor_);
+  return oldest != calls_.end() && oldest->second.begun ? Doubt(floor_, oldest->second)
+                                                        : absl::ZeroDuration();
+}
+
+absl::Time GroupLedger::DueTime(uint64_t number, const Call& call,
+                                absl::Duration oldest_doubt) const {
+  return call.deadline + (call.begun ? Doubt(number, call) : oldest_doubt);
 }
 
 absl::Time GroupLedger::NextDeadline() const {
-  const bool oldest_is_unclear = OldestIsUnclear();
+  const absl::Duration oldest_doubt = OldestDoubt();
   absl::Time next = absl::InfiniteFuture();
   for (const auto& [number, call] : calls_) {
-    if (call.entered && !call.complete) next = std::min(next, DueTime(call, oldest_is_unclear));
+    if (call.entered && !call.complete) next = std::min(next, DueTime(number, call, oldest_doubt));
   }
   return next;
 }
@@ -386,10 +407,10 @@ int GroupLedger::FirstAbsent(uint64_t number) const {
 }
 
 void GroupLedger::Expire(absl::Time now, GroupEffects& effects) {
-  const bool oldest_is_unclear = OldestIsUnclear();
+  const absl::Duration oldest_doubt = OldestDoubt();
   for (const auto& [number, call] : calls_) {
     if (!call.entered || call.complete || now < call.deadline) continue;
-    if (now < DueTime(call, oldest_is_unclear)) continue;
+    if (now < DueTime(number, call, oldest_doubt)) continue;
     // A call that waits for earlier ones fails for the reason of the oldest.
     return call.begun ? Fail(Late(number, call, call.timeout), effects)
                       : Fail(Late(floor_, calls_.at(floor_), call.timeout), effects);
@@ -403,20 +424,23 @@ void GroupLedger::Extend(absl::Time now, absl::Time until) {
 }
 
 absl::Status GroupLedger::Late(uint64_t number, const Call& call, absl::Duration waited) const {
-  // Late ranks of three kinds: ranks that have not made the call; ranks that have not sent their
-  // data; and ranks that have not sent reduced data, perhaps because they wait for ranks of the
-  // first two kinds. The error names the ranks of the first kind that is not empty.
-  std::vector<int> late[3];
+  // Late ranks of four kinds: ranks that have not made the call; ranks that have not sent their
+  // data; ranks that have not made the call, perhaps because they wait in older ones; and ranks
+  // that have not sent reduced data, perhaps because they wait for ranks of the other kinds. The
+  // error names the ranks of the first kind that is not empty.
+  std::vector<int> late[4];
   for (int rank = 0; rank < size(); ++rank) {
     const Peer& peer = call.peers[rank];
     if (rank == rank_ || !Needs(call, rank)) continue;
-    late[!peer.heard ? 0 : Misses(peer, 0) ? 1 : 2].push_back(rank);
+    const int absent = IsHeldBack(number, call, rank) ? 2 : 0;
+    late[!peer.heard ? absent : Misses(peer, 0) ? 1 : 3].push_back(rank);
   }
-  constexpr const char* kWhy[] = {", which was not made by ", ", for data of ", ", for sums of "};
+  constexpr const char* kWhy[] = {", which was not made by ", ", for data of ",
+                                  ", which was not made by ", ", for sums of "};
   std::string text = absl::StrCat(RankName(rank_), " waited ", absl::FormatDuration(waited), " in ",
                                   CallName(number, call));
   int culprit = -1;
-  for (int kind = 0; kind < 3 && culprit < 0; ++kind) {
+  for (int kind = 0; kind < 4 && culprit < 0; ++kind) {
     if (late[kind].empty()) continue;
     culprit = late[kind].front();
     absl::StrAppend(&text, kWhy[kind],

@@ -31,7 +31,8 @@ namespace psd::services {
 // Something to do for the call of that number.
 struct GroupEffect {
   enum Kind {
-    kTell,         // tell all other ranks of the call, with the data for them if it is small
+    kTell,         // tell all other ranks of the call, with the data for them if it is small, and
+                   // that all calls before call `index` are complete here
     kOpen,         // `rank` is ready for the pieces of a large call, those of both phases
     kReduce,       // piece `index` of the own part has come from all ranks: reduce it, call Reduced
     kSendReduced,  // send piece `index` of the reduced own part to all other ranks
@@ -66,12 +67,13 @@ class GroupLedger {
   // before. The failure of the group.
   absl::StatusOr<uint64_t> Enter(const CollectiveCall& call, absl::Time now, absl::Duration timeout,
                                  GroupEffects& effects);
-  // `from` has entered a call. Returns whether what came with the notice is to be kept for the
+  // `from` has entered a call, and has completed all calls before `completed`. Returns whether what
+  // came with the notice is to be kept for the
   // call: not if the group has failed before, or fails because the ranks differ in this call. The
   // notice may complete the call and then fail the group, because a later call cannot begin; the
   // completed call needs what came. Errors: INVALID_ARGUMENT for what an honest rank never sends.
-  absl::StatusOr<bool> Heard(int from, uint64_t number, const CollectiveCall& call,
-                             GroupEffects& effects);
+  absl::StatusOr<bool> Heard(int from, uint64_t number, uint64_t completed,
+                             const CollectiveCall& call, GroupEffects& effects);
   // `rank` has taken note that this rank has entered a call.
   void Told(int rank, uint64_t number, GroupEffects& effects);
   // A piece has come from `from`. A piece of phase 1 is to be stored in the result, and then
@@ -156,11 +158,16 @@ class GroupLedger {
   void EraseIfOver(Calls::iterator call);
   bool Needs(const Call& call, int rank) const;
   std::string CallName(uint64_t number, const Call& call) const;
-  // Whether this rank cannot tell yet which rank keeps the oldest call waiting.
-  bool OldestIsUnclear() const;
-  // The time at which the group fails if the call is not complete: its deadline, or later if this
-  // rank cannot tell yet whom it waits for. A call that has not begun waits for the oldest one.
-  absl::Time DueTime(const Call& call, bool oldest_is_unclear) const;
+  // Whether the rank has not made the call, and cannot before older calls are complete there.
+  bool IsHeldBack(uint64_t number, const Call& call, int rank) const;
+  // How long after its deadline a call that has begun fails, because other ranks may know better
+  // which rank keeps it waiting.
+  absl::Duration Doubt(uint64_t number, const Call& call) const;
+  // The doubt of the oldest call.
+  absl::Duration OldestDoubt() const;
+  // The time at which the group fails if the call is not complete: its deadline and the doubt. A
+  // call that has not begun waits for the oldest one.
+  absl::Time DueTime(uint64_t number, const Call& call, absl::Duration oldest_doubt) const;
   // The error of a call that has waited for `waited`, and whose ranks are late.
   absl::Status Late(uint64_t number, const Call& call, absl::Duration waited) const;
   // INVALID_ARGUMENT becomes FAILED_PRECONDITION: to callers it means that their call did not
@@ -172,8 +179,9 @@ class GroupLedger {
   const int rank_;
   const PlanLimits limits_;
   absl::Status failure_;
-  std::vector<bool> left_;  // by rank
-  uint64_t next_ = 0;       // the number of the next call that this rank enters
+  std::vector<bool> left_;           // by rank
+  std::vector<uint64_t> completed_;  // by rank: it has completed all calls before that one
+  uint64_t next_ = 0;                // the number of the next call that this rank enters
   uint64_t next_begin_ = 0;
   uint64_t floor_ = 0;  // all calls before it are complete
   Calls calls_;         // those that are not over, by number

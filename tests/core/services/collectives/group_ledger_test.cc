@@ -1,5 +1,8 @@
 #include "core/services/collectives/group_ledger.h"
 
+#include <algorithm>
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,9 +47,12 @@ class GroupLedgerTest : public ::testing::Test {
     EXPECT_TRUE(number.ok()) << number.status();
     return number.value_or(0);
   }
-  void Heard(int from, uint64_t number, const CollectiveCall& call) {
-    EXPECT_TRUE(ledger_.Heard(from, number, call, effects_).ok());
+  // Unless a test says otherwise, `from` has completed all calls before.
+  void Heard(int from, uint64_t number, const CollectiveCall& call,
+             std::optional<uint64_t> completed = std::nullopt) {
+    EXPECT_TRUE(ledger_.Heard(from, number, completed.value_or(number), call, effects_).ok());
   }
+  void EnterUntilTheWindowMoves(uint64_t completed_by_1);
   // Returns the effects since the last call of this function: "tell 0, complete 0".
   std::string Effects() {
     std::string text;
@@ -241,12 +247,14 @@ TEST_F(GroupLedgerTest, WhereSeveralMayBeLateARankThatKnowsMoreSpeaksFirst) {
   EXPECT_THAT(Failure(), HasSubstr("for sums of rank 1 (b), rank 2 (c);"));
 }
 
-TEST_F(GroupLedgerTest, ARankWhoseSumsAloneAreMissingIsNamedAtOnce) {
+TEST_F(GroupLedgerTest, ARankWhoseSumsAreMissingIsNamedAfterARankForWhoseDataItMayWait) {
   Enter(AllReduce(100));
   for (int rank : {1, 2}) Heard(rank, 0, AllReduce(100));
   for (int rank : {1, 2}) EXPECT_TRUE(ledger_.Arrived(rank, 0, 0, 0, effects_).ok());
   for (const size_t index : {0, 1}) EXPECT_TRUE(ledger_.Arrived(2, 0, 1, index, effects_).ok());
   ledger_.Expire(kStart + kTimeout, effects_);
+  EXPECT_TRUE(ledger_.failure().ok()) << ledger_.failure();
+  ledger_.Expire(ledger_.NextDeadline(), effects_);
   EXPECT_THAT(Failure(), HasSubstr("for sums of rank 1 (b);"));
 }
 
@@ -272,10 +280,44 @@ TEST_F(GroupLedgerTest, ACallThatWaitsForOthersLetsARankThatKnowsMoreSpeakFirst)
   EXPECT_THAT(Failure(), HasSubstr("for sums of rank 1 (b), rank 2 (c);"));
 }
 
+// Enters as many calls as can be under way, and one more after the first ones are complete.
+void GroupLedgerTest::EnterUntilTheWindowMoves(uint64_t completed_by_1) {
+  for (uint64_t i = 0; i <= GroupLedger::kMaxUnderWay; ++i) {
+    Enter(Barrier());
+    if (i == GroupLedger::kMaxUnderWay) break;
+    Heard(1, i, Barrier(), std::min(i, completed_by_1));
+    Heard(2, i, Barrier());
+  }
+}
+
+TEST_F(GroupLedgerTest, DDP_30_ARankThatMayWaitInOlderCallsIsNotNamedBesideOneThatDoesNot) {
+  EnterUntilTheWindowMoves(/*completed_by_1=*/0);
+  ledger_.Expire(kStart + kTimeout, effects_);
+  EXPECT_THAT(Failure(), HasSubstr("in call 16, barrier, which was not made by rank 2 (c);"));
+  EXPECT_EQ(Culprit(), "c");
+}
+
+TEST_F(GroupLedgerTest, DDP_30_ARankThatMayWaitInOlderCallsSpeaksFirst) {
+  EnterUntilTheWindowMoves(/*completed_by_1=*/0);
+  Heard(2, GroupLedger::kMaxUnderWay, Barrier());
+  // Rank 1 has call 0 under way, and may itself leave a second to those who know more.
+  ledger_.Expire(kStart + kTimeout + absl::Seconds(1), effects_);
+  EXPECT_TRUE(ledger_.failure().ok()) << ledger_.failure();
+  ledger_.Expire(ledger_.NextDeadline(), effects_);
+  EXPECT_THAT(Failure(), HasSubstr("in call 16, barrier, which was not made by rank 1 (b);"));
+}
+
+TEST_F(GroupLedgerTest, DDP_30_ARankThatHasCompletedTheOlderCallsIsNamedAtTheDeadline) {
+  EnterUntilTheWindowMoves(/*completed_by_1=*/1);
+  Heard(2, GroupLedger::kMaxUnderWay, Barrier());
+  ledger_.Expire(kStart + kTimeout, effects_);
+  EXPECT_EQ(Culprit(), "b");
+}
+
 TEST_F(GroupLedgerTest, ZERO_17_DifferentCallsAreNamed) {
   Enter(AllReduce(4));
   Heard(1, 0, AllReduce(4));
-  const absl::StatusOr<bool> keep = ledger_.Heard(2, 0, AllReduce(5), effects_);
+  const absl::StatusOr<bool> keep = ledger_.Heard(2, 0, 0, AllReduce(5), effects_);
   EXPECT_TRUE(keep.ok() && !*keep) << keep.status();
   EXPECT_EQ(Effects(), "tell 0, fail");
   EXPECT_TRUE(absl::IsFailedPrecondition(ledger_.failure()));
@@ -377,7 +419,7 @@ TEST_F(GroupLedgerTest, ACallThatIsOverIsNotRevived) {
   Enter(Barrier());
   for (int from : {1, 2}) Heard(from, 1, Barrier());
   EXPECT_THAT(Effects(), HasSubstr("complete 1"));
-  EXPECT_TRUE(absl::IsInvalidArgument(ledger_.Heard(1, 1, Barrier(), effects_).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(ledger_.Heard(1, 1, 0, Barrier(), effects_).status()));
   for (int from : {1, 2}) Heard(from, 0, Barrier());
   EXPECT_THAT(Effects(), HasSubstr("complete 0"));
   for (uint64_t i = 2; i < 2 + 2 * GroupLedger::kMaxUnderWay; ++i) {
@@ -411,11 +453,11 @@ TEST_F(GroupLedgerTest, WhatCompletesACallIsKeptAlthoughItFailsTheGroup) {
   Enter(AllReduce(4));
   EXPECT_TRUE(ledger_.failure().ok());
   Effects();
-  const absl::StatusOr<bool> keep = ledger_.Heard(2, 0, AllReduce(4), effects_);
+  const absl::StatusOr<bool> keep = ledger_.Heard(2, 0, 0, AllReduce(4), effects_);
   EXPECT_TRUE(keep.ok() && *keep) << keep.status();
   EXPECT_EQ(Effects(), "complete 0, fail");
   EXPECT_THAT(Failure(), HasSubstr("rank 1 (b) has left before call 16"));
-  const absl::StatusOr<bool> later = ledger_.Heard(2, 1, AllReduce(4), effects_);
+  const absl::StatusOr<bool> later = ledger_.Heard(2, 1, 0, AllReduce(4), effects_);
   EXPECT_TRUE(later.ok() && !*later) << "the group has failed before";
 }
 
@@ -443,11 +485,13 @@ TEST_F(GroupLedgerTest, AnOwnLeaveRefusesLaterCalls) {
 TEST_F(GroupLedgerTest, MessagesThatNoHonestRankSendsAreRefused) {
   const auto refused = [](const absl::Status& status) { return absl::IsInvalidArgument(status); };
   EXPECT_TRUE(
-      refused(ledger_.Heard(1, 2 * GroupLedger::kMaxUnderWay, Barrier(), effects_).status()));
+      refused(ledger_.Heard(1, 2 * GroupLedger::kMaxUnderWay, 0, Barrier(), effects_).status()));
   EXPECT_TRUE(refused(ledger_.Arrived(1, 0, 0, 0, effects_))) << "no call was made";
   Enter(AllReduce(100));
   Heard(1, 0, AllReduce(100));
-  EXPECT_TRUE(refused(ledger_.Heard(1, 0, AllReduce(100), effects_).status())) << "twice";
+  EXPECT_TRUE(refused(ledger_.Heard(1, 1, 2, Barrier(), effects_).status()))
+      << "completed before it is made";
+  EXPECT_TRUE(refused(ledger_.Heard(1, 0, 0, AllReduce(100), effects_).status())) << "twice";
   EXPECT_TRUE(refused(ledger_.Arrived(1, 0, 0, 9, effects_))) << "there is no such piece";
   EXPECT_TRUE(refused(ledger_.Arrived(1, 0, 2, 0, effects_))) << "there is no such phase";
   EXPECT_TRUE(ledger_.Arrived(1, 0, 0, 0, effects_).ok());
@@ -455,7 +499,8 @@ TEST_F(GroupLedgerTest, MessagesThatNoHonestRankSendsAreRefused) {
   CollectiveCall root;
   root.operation = Operation::kBroadcast;
   root.root = 1;
-  EXPECT_TRUE(refused(ledger_.Heard(1, 1, root, effects_).status())) << "a root without a tensor";
+  EXPECT_TRUE(refused(ledger_.Heard(1, 1, 0, root, effects_).status()))
+      << "a root without a tensor";
   Enter(Barrier());
   for (int rank : {1, 2}) Heard(rank, 1, Barrier());
   EXPECT_TRUE(ledger_.failure().ok());

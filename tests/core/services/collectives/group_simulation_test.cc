@@ -253,7 +253,7 @@ class Simulation {
     for (const GroupEffect& effect : effects) {
       switch (effect.kind) {
         case GroupEffect::kTell:
-          Tell(rank, effect.number);
+          Tell(rank, effect.number, effect.index);
           break;
         case GroupEffect::kOpen:
           Open(rank, effect.number, effect.rank);
@@ -294,7 +294,7 @@ class Simulation {
     }
   }
 
-  void Tell(int rank, uint64_t number) {
+  void Tell(int rank, uint64_t number, uint64_t completed) {
     RunningCall& running = Running(rank, number);
     const CallPlan* plan = running.data.plan();
     for (int to = 0; to < size(); ++to) {
@@ -302,15 +302,16 @@ class Simulation {
       std::optional<Buffer> data;
       if (plan != nullptr && plan->is_small() && plan->Pieces(0, rank, to) > 0)
         data = running.data.Outgoing(0, to, 0);
-      Post(to, [this, rank, to, number, call = running.data.call(), data](GroupEffects& effects) {
-        Hear(rank, to, number, call, data, effects);
-      });
+      Post(to,
+           [this, rank, to, number, completed, call = running.data.call(), data](
+               GroupEffects& effects) { Hear(rank, to, number, completed, call, data, effects); });
     }
   }
 
-  void Hear(int from, int rank, uint64_t number, const CollectiveCall& call,
+  void Hear(int from, int rank, uint64_t number, uint64_t completed, const CollectiveCall& call,
             const std::optional<Buffer>& data, GroupEffects& effects) {
-    const absl::StatusOr<bool> keep = ranks_[rank].ledger->Heard(from, number, call, effects);
+    const absl::StatusOr<bool> keep =
+        ranks_[rank].ledger->Heard(from, number, completed, call, effects);
     ASSERT_TRUE(keep.ok()) << keep.status();
     if (*keep) {
       RunningCall& running = Running(rank, number);
