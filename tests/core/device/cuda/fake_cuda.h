@@ -4,17 +4,19 @@
 // core/device/cuda calls. A test links it instead of the real one.
 //
 // Streams do their work only when somebody waits for it, one operation at a time, so a missing wait
-// is a wrong result. Memory that was freed in stream order is filled with kFreed. A copy from
-// memory that is not pinned reads it at once, and one from pinned memory when it runs, as CUDA
-// does. A call for a stream or an event of a device that is not the current one of the thread
-// fails.
+// is a wrong result. Memory that was freed in stream order is filled with kFreed. Copies read their
+// source when they run, also memory that is not pinned, as CUDA may do. Pools take a multiple of
+// kFakePoolUnit bytes for each block. A call for a stream or an event of a device that is not the
+// current one of the thread fails.
 
 #include <cstddef>
+#include <functional>
 #include <string>
 
 namespace psd::testing {
 
 inline constexpr unsigned char kFreed = 0xdd;
+inline constexpr size_t kFakePoolUnit = 512;
 
 struct FakeMachine {
   int driver_version = 13000;
@@ -33,6 +35,9 @@ void ShrinkFakeMachine(size_t memory_bytes);
 
 // Lets the next call of `function` return `error` and do nothing.
 void FailNextCall(const std::string& function, int error);
+
+// Calls `then`, which calls nothing of CUDA, during the next call of CUDA's `function`.
+void DuringNextCall(const std::string& function, std::function<void()> then);
 
 // Lets the next operation that `device` runs fail. Every call that concerns the device returns
 // `error` from then on.
