@@ -65,7 +65,8 @@ absl::StatusOr<std::shared_ptr<CudaDevice>> CudaDevice::Open(const CudaDeviceOpt
 CudaDevice::CudaDevice(const CudaDeviceOptions& options, std::shared_ptr<CudaContext> context)
     : Device(context->name(), options.kernels),
       context_(std::move(context)),
-      memory_(std::make_unique<DefaultMemory>(*this)) {}
+      memory_(std::make_unique<DefaultMemory>(*this)),
+      matrix_products_(context_, options.cublas_lt) {}
 
 absl::Status CudaDevice::Start(const CudaDeviceOptions& options) {
   PSD_ASSIGN_OR_RETURN(device_memory_, DeviceMemory::Create(context_, options.budget_bytes));

@@ -66,6 +66,7 @@ FakeMachine machine;
 std::map<int, FakeDevice> devices;
 std::map<std::string, int> fails_next_call;
 std::map<std::string, std::function<void()>> during_next_call;
+std::map<std::string, int> calls;  // of cublasLt
 // Freed ones stay, so that no address is used twice.
 std::map<const void*, FakeBlock> blocks;
 std::map<const void*, FakeBlock> pinned;
@@ -148,6 +149,7 @@ void ResetFakeCuda(const FakeMachine& next) {
   devices.clear();
   fails_next_call.clear();
   during_next_call.clear();
+  calls.clear();
   blocks.clear();
   pinned.clear();
   streams.clear();
@@ -169,6 +171,22 @@ void FailNextCall(const std::string& function, int error) {
 void DuringNextCall(const std::string& function, std::function<void()> then) {
   const std::lock_guard<std::mutex> lock(mutex);
   during_next_call[function] = std::move(then);
+}
+
+int FakeCalls(const std::string& function) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  return calls[function];
+}
+
+int BeginFakeCall(const std::string& function) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  ++calls[function];
+  return TakeFault(function);
+}
+
+void CountFakeObjects(int more) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  living += more;
 }
 
 void FailNextOperation(int device, int error) {
@@ -305,6 +323,14 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
                       [&] { return fake::WaitFor(event->stream, event->position); });
 }
 
+// As CUDA, the function calls nothing of CUDA.
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* argument) {
+  return fake::CallOn("cudaLaunchHostFunc", stream->device, [&] {
+    fake::Append(stream, [=] { function(argument); });
+    return cudaSuccess;
+  });
+}
+
 // ---- memory
 
 cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* properties) {
@@ -380,6 +406,12 @@ cudaError_t cudaMemcpyPeerAsync(void* to, int /*to_device*/, const void* from, i
   return fake::CallOn("cudaMemcpyPeerAsync", stream->device, [&] {
     const cudaError_t other = fake::devices[from_device].sticky;
     return other != cudaSuccess ? other : fake::Copy(to, from, bytes, stream);
+  });
+}
+cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
+  return fake::CallOn("cudaMemsetAsync", stream->device, [&] {
+    fake::Append(stream, [=] { std::memset(to, value, bytes); });
+    return cudaSuccess;
   });
 }
 
