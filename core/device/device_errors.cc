@@ -18,6 +18,12 @@ absl::Status DeviceLost(absl::string_view name, absl::string_view reason) {
                     "load its values from a save on another device, and restart the worker");
 }
 
+absl::Status DeviceEnds(absl::string_view name) {
+  return WithRemedy(absl::UnavailableError(absl::StrCat(
+                        name, " allocates nothing more, because its last user has dropped it")),
+                    "keep the device until its work is done");
+}
+
 absl::Status NoMoreStreams(absl::string_view name) {
   return WithRemedy(absl::ResourceExhaustedError(absl::StrCat(
                         name, " has ", kMaxStreams, " streams already, which is the most")),

@@ -19,6 +19,9 @@ absl::Status NoMemory(absl::string_view what, size_t bytes, size_t budget_bytes,
 // UNAVAILABLE: the device called `name` is lost.
 absl::Status DeviceLost(absl::string_view name, absl::string_view reason);
 
+// UNAVAILABLE: the device called `name` was dropped, and only waits for the end of its work.
+absl::Status DeviceEnds(absl::string_view name);
+
 // RESOURCE_EXHAUSTED: the device called `name` has kMaxStreams streams.
 absl::Status NoMoreStreams(absl::string_view name);
 

@@ -166,15 +166,25 @@ TEST_P(DeviceTensorTest, OperatorsRunOnTheStreamOfTheThread) {
   EXPECT_TRUE(ops::Equal(*on_default.ToHost(), Row({-1, -2, -3})));
 }
 
-// The operators that this device does not have, each with its error.
-TEST_P(DeviceTensorTest, AnOperatorWithoutAKernelThereNamesBoth) {
-  const Tensor a = There(*Tensor::Full({2, 2}, DType::kF32, 3));
+TEST(DeviceWithoutKernelsTest, AnOperatorWithoutAKernelThereNamesBoth) {
+  const std::shared_ptr<EmulatedDevice> device = EmulatedDevice::Create(1, {}).value()[0];
+  const Tensor a = *Tensor::Of<float>({2, 2}, {1, 2, 3, 4}).Clone(&device->memory());
   const std::vector<std::pair<std::string, absl::Status>> refused = {
+      {"Neg", ops::Neg(a).status()},
       {"Matmul", ops::Matmul(a, a).status()},
       {"Matmul", ops::Linear(a, a, Tensor()).status()},
   };
   for (const auto& [name, status] : refused)
     ExpectHas(status, absl::StatusCode::kUnimplemented, {name, "emu:0"});
+}
+
+// Unlike other kernels, products return errors.
+TEST_P(DeviceTensorTest, AProductThatIsRefusedLosesNoDevice) {
+  const Tensor a = There(Tensor::Of<float>({2, 2}, {1, 2, 3, 4}));
+  device_->RefuseOperation(1);
+  ExpectHas(ops::Matmul(a, a).status(), absl::StatusCode::kInternal, {"emu:0", "Matmul"});
+  EXPECT_TRUE(device_->health().ok());
+  EXPECT_TRUE(ops::Equal(*ops::Matmul(a, a)->ToHost(), Tensor::Of<float>({2, 2}, {7, 10, 15, 22})));
 }
 
 TEST_P(DeviceTensorTest, MixingDevicesIsAnErrorThatNamesBoth) {

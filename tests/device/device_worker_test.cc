@@ -24,6 +24,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
+using ::testing::ElementsAreArray;
 using ::testing::FloatNear;
 using ::testing::HasSubstr;
 using ::testing::Pointwise;
@@ -242,14 +243,18 @@ TEST_P(DeviceWorkerTest, UnknownDevicesAndOtherDevicesAreRefused) {
   EXPECT_THAT(Text(other), HasSubstr("emu:0"));
 }
 
-// The operations that this device does not have, each with its error.
-TEST_P(DeviceWorkerTest, WhatTheDeviceCannotDoNamesIt) {
+TEST_P(DeviceWorkerTest, MatricesAreMultipliedThere) {
   const RRef w = There("w", {4, 2});
   const RRef other = There("other", {2, 4});
-  const absl::Status refused =
-      trainer_->RpcSync("owner", Function::Operator("matmul", 2), {w, other}).status();
-  EXPECT_EQ(refused.code(), absl::StatusCode::kUnimplemented) << refused;
-  EXPECT_THAT(Text(refused), AllOf(HasSubstr("Matmul"), HasSubstr("emu:0")));
+  const size_t before = host_.device().kernels_launched();
+  const Values results =
+      Must(trainer_->RpcSync("owner", Function::Operator("matmul", 2), {w, other}));
+  EXPECT_GT(host_.device().kernels_launched(), before);
+  EXPECT_THAT(Elements(results[0].As<Variable>()->tensor()),
+              ElementsAreArray(std::vector<float>(16, 8)));
+}
+
+TEST_P(DeviceWorkerTest, OnlyFloatingTensorsAreHostedThere) {
   const absl::Status ids =
       trainer_->GetOrCreate("owner", "ids", Full({4}, 1, DType::kI64), On("emu:0")).status();
   EXPECT_EQ(ids.code(), absl::StatusCode::kInvalidArgument) << ids;

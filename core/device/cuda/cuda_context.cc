@@ -30,23 +30,32 @@ absl::Status CudaContext::Enter() {
 absl::Status CudaContext::Check(int error, absl::string_view operation) {
   if (error == cudaSuccess) return absl::OkStatus();
   cudaGetLastError();
-  absl::Status status = StatusOf(error, name_, operation);
-  return KindOf(error) == ErrorKind::kLost ? EndWith(std::move(status)) : status;
+  if (KindOf(error) == ErrorKind::kLost) return Lose(FailureOf(error, operation));
+  return StatusOf(error, name_, operation);
+}
+
+absl::Status CudaContext::Probe(CUstream_st* stream, absl::string_view operation) {
+  const int error = cudaStreamQuery(stream);
+  cudaGetLastError();  // that of the call, too
+  return error == cudaErrorNotReady ? absl::OkStatus() : Check(error, operation);
 }
 
 absl::Status CudaContext::Lose(absl::string_view reason) {
-  return EndWith(DeviceLost(name_, reason));
-}
-
-absl::Status CudaContext::EndWith(absl::Status lost) {
-  MutexLock lock(mutex_);
-  if (health_.ok()) health_ = std::move(lost);
-  return health_;
+  {
+    MutexLock lock(mutex_);
+    if (loss_.empty()) loss_ = std::string(reason);
+  }
+  return health();
 }
 
 absl::Status CudaContext::health() const {
+  const std::string reason = loss();
+  return reason.empty() ? absl::OkStatus() : DeviceLost(name_, reason);
+}
+
+std::string CudaContext::loss() const {
   MutexLock lock(mutex_);
-  return health_;
+  return loss_;
 }
 
 absl::StatusOr<std::shared_ptr<Mark>> CudaContext::MarkIn(CUstream_st* stream) {
@@ -81,7 +90,7 @@ absl::StatusOr<CUevent_st*> CudaContext::TakeEvent() {
 void CudaContext::GiveEvent(CUevent_st* event) {
   {
     MutexLock lock(mutex_);
-    if (!health_.ok()) return;  // the event ended with the device
+    if (!loss_.empty()) return;  // the event ended with the device
     if (unused_.size() < kMostUnusedEvents) {
       unused_.push_back(event);
       return;

@@ -42,25 +42,29 @@ class CudaContext : public std::enable_shared_from_this<CudaContext> {
   // calls of Enter and health() say so too. Afterwards the thread has no error that a later call
   // could mistake for its own (cudaGetLastError).
   absl::Status Check(int error, absl::string_view operation);
+  // As Check, for a call about which only `stream`, one of this device, can tell whether it lost
+  // the device. OK if it did not. Requires: the device is the current one of this thread.
+  absl::Status Probe(CUstream_st* stream, absl::string_view operation);
 
   // The device is lost from now on. Returns health(), which names the first reason.
   absl::Status Lose(absl::string_view reason);
   // OK, or UNAVAILABLE naming the device and the reason.
   absl::Status health() const;
+  // The reason why the device was lost. Empty if it was not.
+  std::string loss() const;
 
   // Returns a mark behind all work that `stream`, one of this device, has now.
   absl::StatusOr<std::shared_ptr<Mark>> MarkIn(CUstream_st* stream);
 
  private:
   friend class Mark;
-  absl::Status EndWith(absl::Status lost);
   absl::StatusOr<CUevent_st*> TakeEvent();
   void GiveEvent(CUevent_st* event);
 
   const int index_;
   const std::string name_;
   mutable Mutex mutex_;                                     // leaf
-  absl::Status health_ PSD_GUARDED_BY(mutex_);              // the first loss
+  std::string loss_ PSD_GUARDED_BY(mutex_);                 // the first reason
   std::vector<CUevent_st*> unused_ PSD_GUARDED_BY(mutex_);  // events without a mark
 };
 

@@ -2,6 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -50,18 +51,29 @@ absl::StatusOr<std::shared_ptr<CudaDevice>> CudaDevice::Open(const CudaDeviceOpt
   PSD_RETURN_IF_ERROR(cuda::CheckSupport(cuda::FindFacts(options.index)));
   std::shared_ptr<CudaDevice> device(new CudaDevice(
       options, std::make_shared<CudaContext>(options.index, absl::StrCat("cuda:", options.index))));
-  PSD_RETURN_IF_ERROR(device->Start(options));
-  return device;
+  const absl::Status started = device->Start(options);
+  if (started.ok()) return device;
+  // UNAVAILABLE is for a device that was there.
+  if (const std::string loss = device->context_->loss(); !loss.empty())
+    return cuda::CannotBeOpened(
+        options.index, loss,
+        "look at the output of nvidia-smi: another process may hold the GPU exclusively, or the "
+        "GPU may have to be reset");
+  return started;
 }
 
 CudaDevice::CudaDevice(const CudaDeviceOptions& options, std::shared_ptr<CudaContext> context)
     : Device(context->name(), options.kernels),
       context_(std::move(context)),
-      memory_(std::make_unique<DefaultMemory>(*this)) {}
+      memory_(std::make_unique<DefaultMemory>(*this)),
+      matrix_products_(context_, options.cublas_lt) {}
 
 absl::Status CudaDevice::Start(const CudaDeviceOptions& options) {
   PSD_ASSIGN_OR_RETURN(device_memory_, DeviceMemory::Create(context_, options.budget_bytes));
-  PSD_ASSIGN_OR_RETURN(pinned_, PinnedArena::Create(context_, options.pinned_bytes));
+  const size_t pinned_bytes = options.pinned_bytes != 0
+                                  ? options.pinned_bytes
+                                  : std::min(budget_bytes() / 16, kMostPinnedBytes);
+  PSD_ASSIGN_OR_RETURN(pinned_, PinnedArena::Create(context_, pinned_bytes));
   Device* const self = this;
   completions_ = std::make_shared<CompletionThreads>(absl::MakeConstSpan(&self, 1));
   PSD_RETURN_IF_ERROR(completions_->started());
@@ -108,8 +120,11 @@ CudaStream& CudaDevice::Here() {
 }
 
 absl::StatusOr<std::shared_ptr<Block>> CudaDevice::Allocate(CudaStream& stream, size_t bytes) {
+  std::shared_ptr<CudaDevice> self = weak_from_this().lock();
+  // A completion may ask while the destructor waits for it.
+  if (self == nullptr) return DeviceEnds(name());
   PSD_ASSIGN_OR_RETURN(std::byte* const address, device_memory_->Allocate(stream, bytes));
-  return std::make_shared<DeviceBlock>(address, bytes, shared_from_this());
+  return std::make_shared<DeviceBlock>(address, bytes, std::move(self));
 }
 
 absl::Status CudaDevice::CopyIn(std::byte* to, const std::byte* from, size_t bytes) {

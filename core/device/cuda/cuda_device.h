@@ -17,6 +17,7 @@
 #include "core/device/cuda/cuda_context.h"
 #include "core/device/cuda/cuda_stream.h"
 #include "core/device/cuda/device_memory.h"
+#include "core/device/cuda/matrix_products.h"
 #include "core/device/cuda/pinned_arena.h"
 
 namespace psd {
@@ -25,21 +26,29 @@ struct CudaDeviceOptions {
   // CUDA's number of the GPU, among those that CUDA_VISIBLE_DEVICES lets the process see. The
   // device is called "cuda:" and this number.
   int index = 0;
-  // The most bytes that all blocks of the device may have together. The device takes them from the
-  // GPU when it is opened. 0 means nine tenths of what is free then.
+  // The most bytes that all blocks of the device may have together; see DeviceMemory for how a
+  // block counts. The device takes them from the GPU when it is opened. 0 means nine tenths of what
+  // is free then.
   size_t budget_bytes = 0;
   // Pinned memory of the host for copies, taken when the device is opened. Too little of it makes
-  // the copies of gradients wait (decision 0027); too much leaves the system short of memory.
-  size_t pinned_bytes = size_t{256} << 20;
+  // the copies of gradients wait (decision 0027); too much leaves the system short of memory. 0
+  // means a sixteenth of the budget, and at most kMostPinnedBytes.
+  size_t pinned_bytes = 0;
+  // The file of cublasLt. Empty means that it is looked for; see cuda::LoadCublasLt.
+  std::string cublas_lt = {};
   // The kernels of core/device_kernels/cuda.
   KernelTable kernels = {};
 };
 
-// Returns the device. All that it needs of the process and the GPU is taken now.
+// The most pinned memory of a device for which no size is given.
+inline constexpr size_t kMostPinnedBytes = size_t{256} << 20;
+
+// Returns the device. All that it needs of the process and the GPU is taken now, but for cublasLt,
+// which the first matrix product loads.
 // Errors: FAILED_PRECONDITION, one sentence that says what is missing and what to do, without a
-// driver, with one that is too old, and for a GPU that does not exist or is too old;
-// RESOURCE_EXHAUSTED naming the budget and what is free, if the GPU or the system refuses memory or
-// a thread.
+// driver, with one that is too old, and for a GPU that does not exist, is too old, or cannot be
+// used, for example because another process holds it exclusively; RESOURCE_EXHAUSTED naming the
+// budget and what is free, if the GPU or the system refuses memory or a thread.
 absl::StatusOr<std::shared_ptr<Device>> OpenCudaDevice(const CudaDeviceOptions& options);
 
 // A GPU. When CUDA reports an error after which only a new process can use the GPU, such as an
@@ -66,6 +75,7 @@ class CudaDevice : public Device, public std::enable_shared_from_this<CudaDevice
   absl::Status health() const override { return context_->health(); }
 
   cuda::CudaContext& context() const { return *context_; }
+  cuda::MatrixProducts& matrix_products() { return matrix_products_; }
 
  private:
   friend class CudaStream;
@@ -85,6 +95,7 @@ class CudaDevice : public Device, public std::enable_shared_from_this<CudaDevice
 
   const std::shared_ptr<cuda::CudaContext> context_;  // shared by the device's parts and events
   const std::unique_ptr<DefaultMemory> memory_;
+  cuda::MatrixProducts matrix_products_;
   // Set by Start.
   std::unique_ptr<cuda::PinnedArena> pinned_;
   std::unique_ptr<cuda::DeviceMemory> device_memory_;

@@ -52,6 +52,10 @@ std::string Describe(int error) {
   return absl::StrCat(cudaGetErrorName(code), " (", error, "), ", cudaGetErrorString(code));
 }
 
+std::string FailureOf(int error, absl::string_view operation) {
+  return absl::StrCat(operation, " failed: ", Describe(error));
+}
+
 absl::Status StatusOf(int error, absl::string_view device, absl::string_view operation) {
   switch (KindOf(error)) {
     case ErrorKind::kNone:
@@ -62,7 +66,7 @@ absl::Status StatusOf(int error, absl::string_view device, absl::string_view ope
                                                     device, ": ", Describe(error))),
           "end other programs that use the GPU, or lower the budget of the device");
     case ErrorKind::kLost:
-      return DeviceLost(device, absl::StrCat(operation, " failed: ", Describe(error)));
+      return DeviceLost(device, FailureOf(error, operation));
     case ErrorKind::kRefused:
       return absl::InternalError(
           absl::StrCat(device, " refused ", operation, ": ", Describe(error)));

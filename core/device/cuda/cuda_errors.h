@@ -21,6 +21,9 @@ ErrorKind KindOf(int error);
 // For example "cudaErrorIllegalAddress (700), an illegal memory access was encountered".
 std::string Describe(int error);
 
+// Why a device is lost: `operation` failed with `error`.
+std::string FailureOf(int error, absl::string_view operation);
+
 // Returns the status of a call that was to do `operation`, for example "CopyIn on stream 0 of
 // cuda:0", on the device called `device`. OK for cudaSuccess; RESOURCE_EXHAUSTED for kNoMemory;
 // UNAVAILABLE naming the device for kLost (DeviceLost in core/device/device_errors.h); INTERNAL for

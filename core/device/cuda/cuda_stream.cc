@@ -51,15 +51,15 @@ absl::Status CudaStream::WaitForMark(const Mark& mark) {
   if (!mark.context().health().ok()) return absl::OkStatus();
   const int error = cudaStreamWaitEvent(handle_, mark.event(), cudaEventWaitDefault);
   if (error == cudaSuccess) return absl::OkStatus();
-  // Either device may be the lost one. Of the loss of the other, only the event tells.
-  const int own = cudaStreamQuery(handle_);
-  cudaGetLastError();
-  if (own != cudaSuccess && own != cudaErrorNotReady)
-    return context.Check(own, "cudaStreamWaitEvent");
-  if (cuda::KindOf(error) != cuda::ErrorKind::kLost)
-    return context.Check(error, "cudaStreamWaitEvent");
-  static_cast<void>(mark.context().Check(error, "work that another device waits for"));
-  return absl::OkStatus();
+  CudaContext& blamed = BlamedFor(error, mark.context());
+  const absl::Status added = blamed.Check(error, "cudaStreamWaitEvent");
+  return &blamed == &context ? added : absl::OkStatus();  // only the event tells of another's loss
+}
+
+CudaContext& CudaStream::BlamedFor(int error, CudaContext& other) {
+  CudaContext& own = device_.context();
+  const bool own_is_lost = !own.Probe(handle_, "work that was added earlier").ok();
+  return cuda::KindOf(error) == cuda::ErrorKind::kLost && !own_is_lost ? other : own;
 }
 
 absl::StatusOr<std::shared_ptr<Block>> CudaStream::Allocate(size_t bytes) {
@@ -101,12 +101,17 @@ absl::Status CudaStream::CopyFrom(std::byte* to, Device& from_device, const std:
   if (bytes == 0) return device_.health();
   PSD_RETURN_IF_ERROR(CheckAddress("CopyFrom", to, bytes));
   PSD_RETURN_IF_ERROR(source->default_stream().CheckAddress("CopyFrom", from, bytes));
-  return Add("CopyFrom", [&](CUstream_st* stream) {
-    if (source == &device_)
+  if (source == &device_) {
+    return Add("CopyFrom", [=](CUstream_st* stream) {
       return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream);
-    return cudaMemcpyPeerAsync(to, device_.context().index(), from, source->context().index(),
-                               bytes, stream);
-  });
+    });
+  }
+  CudaContext& context = device_.context();
+  PSD_RETURN_IF_ERROR(context.Enter());
+  const int error =
+      cudaMemcpyPeerAsync(to, context.index(), from, source->context().index(), bytes, handle_);
+  if (error == cudaSuccess) return absl::OkStatus();
+  return BlamedFor(error, source->context()).Check(error, absl::StrCat("CopyFrom on ", name()));
 }
 
 absl::Status CudaStream::CopyInAndWait(std::byte* to, const std::byte* from, size_t bytes) {
@@ -148,12 +153,22 @@ absl::Status CudaStream::Add(absl::string_view operation,
 absl::Status CudaStream::AddWithTable(absl::string_view operation, size_t bytes,
                                       absl::FunctionRef<void(void*)> fill,
                                       absl::FunctionRef<int(const void*, CUstream_st*)> launch) {
+  const auto add = [&](const std::byte* table) {
+    return Add(operation, [&](CUstream_st* stream) { return launch(table, stream); });
+  };
   cuda::DeviceMemory& memory = device_.device_memory();
-  PSD_ASSIGN_OR_RETURN(std::byte* const table, memory.AllocateScratch(*this, bytes));
-  absl::Status status = CopyTable(table, bytes, fill);
-  if (status.ok())
-    status = Add(operation, [&](CUstream_st* stream) { return launch(table, stream); });
-  status.Update(memory.FreeScratch(*this, table));
+  const absl::StatusOr<std::byte*> table = memory.AllocateScratch(*this, bytes);
+  if (!table.ok()) {
+    if (!absl::IsResourceExhausted(table.status())) return table.status();
+    absl::StatusOr<std::shared_ptr<Block>> pinned = device_.pinned_memory().Allocate(bytes);
+    if (!pinned.ok()) return table.status();
+    fill((*pinned)->data());
+    PSD_RETURN_IF_ERROR(add((*pinned)->data()));
+    return Keep(*std::move(pinned));
+  }
+  absl::Status status = CopyTable(*table, bytes, fill);
+  if (status.ok()) status = add(*table);
+  status.Update(memory.FreeScratch(*this, *table));
   return status;
 }
 
@@ -166,16 +181,21 @@ absl::Status CudaStream::CopyTable(std::byte* to, size_t bytes,
   };
   absl::StatusOr<std::shared_ptr<Block>> pinned = device_.pinned_memory().Allocate(bytes);
   if (!pinned.ok()) {
-    // CUDA has read memory that is not pinned when the call returns.
+    // CUDA may read memory that is not pinned after the call has returned.
     std::vector<std::byte> table(bytes);
     fill(table.data());
-    return copy(table.data());
+    PSD_RETURN_IF_ERROR(copy(table.data()));
+    return WaitForAll();
   }
   fill((*pinned)->data());
   PSD_RETURN_IF_ERROR(copy((*pinned)->data()));
-  const absl::StatusOr<std::shared_ptr<Event>> copied = Record();
-  if (!copied.ok()) return WaitForAll();
-  (*copied)->OnPassed([kept = *std::move(pinned)](const absl::Status& /*result*/) {});
+  return Keep(*std::move(pinned));
+}
+
+absl::Status CudaStream::Keep(std::shared_ptr<Block> pinned) {
+  const absl::StatusOr<std::shared_ptr<Event>> done = Record();
+  if (!done.ok()) return WaitForAll();
+  (*done)->OnPassed([kept = std::move(pinned)](const absl::Status& /*result*/) {});
   return absl::OkStatus();
 }
 

@@ -48,8 +48,9 @@ class CudaStream : public Stream {
   absl::Status Add(absl::string_view operation, absl::FunctionRef<int(CUstream_st*)> launch);
   // As Add, for work that reads a table of `bytes` bytes, which fill(host_table) writes before it
   // is copied to the device, aligned to kBlockAlignment. launch(table, handle) adds the work. The
-  // table is outside of the device's budget. Requires: bytes > 0. Errors also: RESOURCE_EXHAUSTED
-  // if the GPU has no memory for the table.
+  // table is outside of the device's budget. If the GPU has no memory for it, the work reads the
+  // table in the host's pinned memory, which is slow. Requires: bytes > 0. Errors also:
+  // RESOURCE_EXHAUSTED if there is no room in either.
   absl::Status AddWithTable(absl::string_view operation, size_t bytes,
                             absl::FunctionRef<void(void*)> fill,
                             absl::FunctionRef<int(const void*, CUstream_st*)> launch);
@@ -71,6 +72,11 @@ class CudaStream : public Stream {
                            size_t bytes) const;
   // Copies the table to `to`, and keeps its bytes on the host until that is done.
   absl::Status CopyTable(std::byte* to, size_t bytes, absl::FunctionRef<void(void*)> fill);
+  // Keeps the block until all work is done that has been added.
+  absl::Status Keep(std::shared_ptr<Block> pinned);
+  // Returns the context of the device that `error` concerns, of a call for this stream and for
+  // another device.
+  cuda::CudaContext& BlamedFor(int error, cuda::CudaContext& other);
 
   CudaDevice& device_;
   CUstream_st* const handle_;

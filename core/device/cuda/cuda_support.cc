@@ -5,7 +5,6 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "core/base/remedy.h"
 #include "core/device/cuda/cuda_errors.h"
 
@@ -21,9 +20,7 @@ std::string VersionText(int version) {
 }
 
 absl::Status Missing(const CudaFacts& facts, absl::string_view what, absl::string_view remedy) {
-  return WithRemedy(absl::FailedPreconditionError(
-                        absl::StrCat("cuda:", facts.index, " cannot be opened: ", what)),
-                    remedy);
+  return CannotBeOpened(facts.index, what, remedy);
 }
 
 // Why the devices could not be counted, or that there is none.
@@ -47,6 +44,12 @@ absl::Status NoDevices(const CudaFacts& facts) {
 }
 
 }  // namespace
+
+absl::Status CannotBeOpened(int index, absl::string_view what, absl::string_view remedy) {
+  return WithRemedy(
+      absl::FailedPreconditionError(absl::StrCat("cuda:", index, " cannot be opened: ", what)),
+      remedy);
+}
 
 CudaFacts FindFacts(int index) {
   CudaFacts facts;

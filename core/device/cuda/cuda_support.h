@@ -3,6 +3,7 @@
 // Whether this machine can run psd's kernels on one of its GPUs, and what it lacks otherwise.
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 
 namespace psd::cuda {
 
@@ -22,6 +23,9 @@ struct CudaFacts {
 
 // Asks CUDA. Does not initialise the device.
 CudaFacts FindFacts(int index);
+
+// FAILED_PRECONDITION: the device with this index cannot be opened because of `what`.
+absl::Status CannotBeOpened(int index, absl::string_view what, absl::string_view remedy);
 
 // OK if the device can be opened. Otherwise FAILED_PRECONDITION, one sentence that names the device
 // and says what is missing and what to do. Pure.

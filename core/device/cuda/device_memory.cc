@@ -24,9 +24,13 @@ constexpr size_t BudgetOf(size_t free_bytes) {
   return free_bytes / 10 * 9;
 }
 
-// Every block has a byte, so that it has an address of its own.
+// CUDA does not document what its pools round sizes up to. This is what they align blocks to.
+constexpr size_t kPoolUnit = 512;
+
+// What a pool takes for a block. Every block has a byte, so that it has an address of its own.
+// Requires: `bytes` is not nearly the largest size_t.
 size_t TakenBytes(size_t bytes) {
-  return std::max<size_t>(bytes, 1);
+  return (std::max<size_t>(bytes, 1) + kPoolUnit - 1) / kPoolUnit * kPoolUnit;
 }
 
 // The free bytes of the current device, for errors. 0 if CUDA cannot tell.
@@ -43,7 +47,7 @@ absl::StatusOr<cudaMemPool_t> NewPool(CudaContext& context) {
   properties.location.id = context.index();
   cudaMemPool_t pool = nullptr;
   PSD_RETURN_IF_ERROR(context.Check(cudaMemPoolCreate(&pool, &properties), "cudaMemPoolCreate"));
-  // CUDA rounds blocks up, so what the budget needs of the GPU may be more than the budget.
+  // The pool takes more than the budget for tables outside of it.
   uint64_t kept = std::numeric_limits<uint64_t>::max();
   const absl::Status set =
       context.Check(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &kept),
@@ -104,17 +108,17 @@ absl::StatusOr<std::byte*> DeviceMemory::Allocate(CudaStream& stream, size_t byt
   PSD_RETURN_IF_ERROR(context_->health());
   {
     MutexLock lock(mutex_);
-    if (bytes > budget_bytes_ - used_bytes_)
+    if (bytes > budget_bytes_ || TakenBytes(bytes) > budget_bytes_ - used_bytes_)
       return NoMemory(context_->name(), bytes, budget_bytes_, used_bytes_);
-    used_bytes_ += bytes;
+    used_bytes_ += TakenBytes(bytes);
   }
   const absl::StatusOr<std::byte*> address = Take(stream, bytes);
   MutexLock lock(mutex_);
   if (address.ok()) {
-    living_[*address] = {bytes, {&stream}};
+    living_[*address] = {bytes, {{&stream}}};
     return address;
   }
-  used_bytes_ -= bytes;
+  used_bytes_ -= TakenBytes(bytes);
   if (!absl::IsResourceExhausted(address.status())) return address;
   return WithRemedy(
       absl::ResourceExhaustedError(absl::StrCat(
@@ -153,20 +157,20 @@ void DeviceMemory::Free(const std::byte* address) {
   std::byte* const freed = const_cast<std::byte*>(address);
   if (context_->Enter().ok()) {  // otherwise the memory ended with the device
     // A free that CUDA refuses loses the memory, and the device if it is lost.
-    static_cast<void>(block.users.size() == 1 ? FreeScratch(*block.users[0], freed)
+    static_cast<void>(block.users.size() == 1 ? FreeScratch(*block.users[0].stream, freed)
                                               : FreeBehind(freed, block.users));
   }
   MutexLock lock(mutex_);
-  used_bytes_ -= block.size;
+  used_bytes_ -= TakenBytes(block.size);
 }
 
-absl::Status DeviceMemory::FreeBehind(std::byte* address, const std::vector<CudaStream*>& users) {
-  for (CudaStream* user : users) {
-    const absl::StatusOr<std::shared_ptr<Mark>> mark = context_->MarkIn(user->handle());
+absl::Status DeviceMemory::FreeBehind(std::byte* address, const std::vector<User>& users) {
+  for (const User& user : users) {
+    const absl::StatusOr<std::shared_ptr<Mark>> mark = context_->MarkIn(user.stream->handle());
     const int error = mark.ok()
                           ? cudaStreamWaitEvent(freeing_, (*mark)->event(), cudaEventWaitDefault)
                           // Without memory for an event, nothing but waiting here keeps the order.
-                          : cudaStreamSynchronize(user->handle());
+                          : cudaStreamSynchronize(user.stream->handle());
     PSD_RETURN_IF_ERROR(context_->Check(error, "the free of a block"));
   }
   return context_->Check(cudaFreeAsync(address, freeing_), "cudaFreeAsync");
@@ -176,26 +180,44 @@ absl::Status DeviceMemory::AlsoUses(CudaStream& stream, const Block& block) {
   MutexLock lock(mutex_);
   Living* const living = Find(block);
   if (living == nullptr) return UnknownBlock(context_->name(), block);
-  std::vector<CudaStream*>& users = living->users;
-  if (std::find(users.begin(), users.end(), &stream) == users.end()) users.push_back(&stream);
+  Declare(stream, *living);
   return absl::OkStatus();
 }
 
+void DeviceMemory::Declare(CudaStream& stream, Living& block) {
+  const uint64_t declared = ++declarations_;
+  for (User& user : block.users) {
+    if (user.stream != &stream) continue;
+    user.declared = declared;
+    return;
+  }
+  block.users.push_back({&stream, declared});
+}
+
 absl::Status DeviceMemory::WaitForUsers(CudaStream& stream, const Block& block) {
+  uint64_t last = 0;
   std::vector<CudaStream*> others;
   {
     MutexLock lock(mutex_);
     Living* const living = Find(block);
     if (living == nullptr) return UnknownBlock(context_->name(), block);
-    for (CudaStream* user : living->users)
-      if (user != &stream) others.push_back(user);
-    living->users.resize(1);
-    if (living->users[0] != &stream) living->users.push_back(&stream);
+    last = declarations_;
+    for (const User& user : living->users)
+      if (user.stream != &stream) others.push_back(user.stream);
   }
   for (CudaStream* other : others) {
     PSD_ASSIGN_OR_RETURN(const std::shared_ptr<Mark> mark, context_->MarkIn(other->handle()));
     PSD_RETURN_IF_ERROR(stream.WaitForMark(*mark));
   }
+  // Only now, so that an error drops no user. Those that have declared their use meanwhile stay.
+  MutexLock lock(mutex_);
+  Living* const living = Find(block);
+  if (living == nullptr) return UnknownBlock(context_->name(), block);
+  std::vector<User>& users = living->users;
+  users.erase(std::remove_if(users.begin() + 1, users.end(),
+                             [last](const User& user) { return user.declared <= last; }),
+              users.end());
+  Declare(stream, *living);
   return absl::OkStatus();
 }
 

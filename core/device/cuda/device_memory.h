@@ -3,6 +3,7 @@
 // The memory of a CUDA device: what its streams allocate, within a budget.
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <utility>
@@ -26,7 +27,8 @@ namespace psd::cuda {
 // from the GPU when it is made and keeps it, so no other program can take memory that the budget
 // promises; only memory in pieces too small for an allocation goes back to the GPU, to be had in
 // one piece. The budget counts in the host's order, from Allocate to Free; the pool reuses memory
-// in stream order. Thread-safe.
+// in stream order. A block counts with its size rounded up to 512 bytes, which is what the pool
+// takes for it. Thread-safe.
 class DeviceMemory {
  public:
   // With `budget_bytes` 0, the budget is nine tenths of what is free on the GPU.
@@ -62,9 +64,13 @@ class DeviceMemory {
   size_t used_bytes() const;
 
  private:
+  struct User {
+    CudaStream* stream = nullptr;
+    uint64_t declared = 0;  // larger when it has declared its use again
+  };
   struct Living {
     size_t size = 0;
-    std::vector<CudaStream*> users;  // the first one has allocated the block
+    std::vector<User> users;  // the first one has allocated the block
   };
 
   DeviceMemory(std::shared_ptr<CudaContext> context, CUmemPoolHandle_st* pool, CUstream_st* freeing,
@@ -73,9 +79,10 @@ class DeviceMemory {
   absl::Status Reserve();
   absl::StatusOr<std::byte*> Take(CudaStream& stream, size_t bytes);
   // Adds the free of a block with several users to `freeing_`, behind all of them.
-  absl::Status FreeBehind(std::byte* address, const std::vector<CudaStream*>& users);
+  absl::Status FreeBehind(std::byte* address, const std::vector<User>& users);
   // Returns what is known of the block; null if it is none of this device.
   Living* Find(const Block& block) PSD_REQUIRES(mutex_);
+  void Declare(CudaStream& stream, Living& block) PSD_REQUIRES(mutex_);
 
   const std::shared_ptr<CudaContext> context_;  // shared by the device's parts and events
   CUmemPoolHandle_st* const pool_;
@@ -85,6 +92,7 @@ class DeviceMemory {
 
   mutable Mutex mutex_;  // leaf
   size_t used_bytes_ PSD_GUARDED_BY(mutex_) = 0;
+  uint64_t declarations_ PSD_GUARDED_BY(mutex_) = 0;
   std::map<const std::byte*, Living> living_ PSD_GUARDED_BY(mutex_);  // in the order of the host
 };
 

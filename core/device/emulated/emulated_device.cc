@@ -222,7 +222,10 @@ void EmulatedDevice::Lose(absl::string_view reason) {
 
 absl::StatusOr<StreamPool::Part> EmulatedDevice::Take(uint32_t stream, size_t bytes) {
   const std::vector<StreamPoint> done = scheduler_->Done();
+  std::shared_ptr<EmulatedDevice> self;  // dropped without the lock
   QuietLock lock(mutex_);
+  // A completion may ask while the destructor waits for it.
+  if (blocks_ == 0 && (self = weak_from_this().lock()) == nullptr) return DeviceEnds(name());
   if (HappensNow(fail_allocation_) || bytes > budget_bytes_ - used_bytes_)
     return NoMemory(name(), bytes, budget_bytes_, used_bytes_);
   if (living_.size() >= most_blocks_)
@@ -239,7 +242,7 @@ absl::StatusOr<StreamPool::Part> EmulatedDevice::Take(uint32_t stream, size_t by
                           budget_bytes_, " bytes are in use")),
                       "drop values there");
   used_bytes_ += bytes;
-  if (blocks_++ == 0) self_ = shared_from_this();
+  if (blocks_++ == 0) self_ = std::move(self);
   living_[arena_->AddressOf(part->offset, bytes)] = {bytes, part->offset, {stream}};
   return *std::move(part);
 }

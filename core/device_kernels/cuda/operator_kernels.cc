@@ -5,6 +5,7 @@
 
 #include "core/base/stream.h"
 #include "core/device_kernels/cuda/launch.h"
+#include "core/device_kernels/cuda/matmul_kernel.h"
 #include "core/device_kernels/number_type.h"
 #include "core/tensor/dtype.h"
 #include "core/tensor/ops/kernels.h"
@@ -159,6 +160,7 @@ KernelTable OperatorKernels() {
             SoftmaxGradient<kernels::cuda::LaunchLogSoftmaxGradient, ops::kLogSoftmaxGradient>);
   table.Add(ops::kCrossEntropy, CrossEntropy);
   table.Add(ops::kCrossEntropyGradient, CrossEntropyGradient);
+  table.Add(ops::kMatmul, Matmul);
   table.Add(ops::kUniform, Random<kernels::cuda::LaunchUniform, ops::kUniform>);
   table.Add(ops::kNormal, Random<kernels::cuda::LaunchNormal, ops::kNormal>);
   return table;

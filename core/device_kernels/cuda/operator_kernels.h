@@ -6,8 +6,8 @@
 
 namespace psd::cuda {
 
-// Returns StridedCopy and the kernels of core/tensor/ops/kernels.h, but not Matmul: those of
-// kernels/cuda/operators_launch.h. They are for streams of a CudaDevice.
+// Returns StridedCopy and the kernels of core/tensor/ops/kernels.h: those of
+// kernels/cuda/operators_launch.h, and Matmul by cublasLt. They are for streams of a CudaDevice.
 KernelTable OperatorKernels();
 
 }  // namespace psd::cuda

@@ -2,11 +2,15 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
+#include "absl/status/status.h"
 #include "core/base/device.h"
 #include "core/base/stream.h"
 #include "core/device/emulated/device_array.h"
 #include "core/device/emulated/emulated_device.h"
+#include "core/device/emulated/emulated_stream.h"
+#include "core/device/emulated/visible_copy.h"
 #include "core/device_kernels/emulated/launch.h"
 #include "core/device_kernels/number_type.h"
 #include "core/tensor/dtype.h"
@@ -14,6 +18,7 @@
 #include "core/tensor/strided_copy.h"
 #include "kernels/cuda/operators.h"
 #include "kernels/cuda/softmax.h"
+#include "kernels/matmul.h"
 #include "kernels/random_numbers.h"
 
 namespace psd::emulated {
@@ -111,6 +116,47 @@ void CrossEntropyGradient(Stream* stream, DType dtype, const std::byte* y, const
                                               RunOn(stream, ops::kCrossEntropyGradient.name));
 }
 
+// cublasLt's twin: the CPU's product. ThreadSanitizer does not see what that library reads and
+// writes, so it is told.
+struct Multiply {
+  template <typename T>
+  void operator()(size_t /*only*/, int64_t m, int64_t n, int64_t k, const DeviceArray<T>& a,
+                  int64_t a_stride, bool a_transposed, const DeviceArray<T>& b, int64_t b_stride,
+                  bool b_transposed, bool adds, const DeviceArray<T>& c) const {
+    const auto note = [](const DeviceArray<T>& x, auto access) {
+      access(reinterpret_cast<std::byte*>(x.data()), x.size() * sizeof(T));
+    };
+    note(a, NoteRead);
+    note(b, NoteRead);
+    note(c, NoteWrite);
+    kernels::Gemm(m, n, k, {a.data(), a_stride, a_transposed}, {b.data(), b_stride, b_transposed},
+                  static_cast<T>(adds), c.data());
+  }
+};
+
+// The elements of a matrix with this shape after transposition, from its first to its last one.
+template <typename T>
+DeviceArray<T> ElementsOf(const ops::Matrix& x, int64_t rows, int64_t cols) {
+  if (x.transposed) std::swap(rows, cols);
+  const int64_t size = rows == 0 || cols == 0 ? 0 : (rows - 1) * x.stride + cols;
+  return {reinterpret_cast<T*>(const_cast<std::byte*>(x.data)), static_cast<size_t>(size)};
+}
+
+template <typename T>
+absl::Status AddMatmul(EmulatedStream& stream, int64_t m, int64_t n, int64_t k,
+                       const ops::Matrix& a, const ops::Matrix& b, bool adds, std::byte* c) {
+  return stream.Launch(ops::kMatmul.name, 1, Multiply(), m, n, k, ElementsOf<T>(a, m, k), a.stride,
+                       a.transposed, ElementsOf<T>(b, k, n), b.stride, b.transposed, adds,
+                       ElementsOf<T>({c, n, false}, m, n));
+}
+
+absl::Status Matmul(Stream* stream, DType dtype, int64_t m, int64_t n, int64_t k,
+                    const ops::Matrix& a, const ops::Matrix& b, bool adds, std::byte* c) {
+  auto& own = static_cast<EmulatedStream&>(*stream);
+  return dtype == DType::kF64 ? AddMatmul<double>(own, m, n, k, a, b, adds, c)
+                              : AddMatmul<float>(own, m, n, k, a, b, adds, c);
+}
+
 template <template <typename> class Numbers, const ops::RandomName& name>
 void Random(Stream* stream, DType dtype, uint64_t seed, double first, double second, std::byte* out,
             size_t count) {
@@ -151,6 +197,7 @@ KernelTable OperatorKernels() {
             SoftmaxGradient<cuda::LogSoftmaxGradientOp, ops::kLogSoftmaxGradient>);
   table.Add(ops::kCrossEntropy, CrossEntropy);
   table.Add(ops::kCrossEntropyGradient, CrossEntropyGradient);
+  table.Add(ops::kMatmul, Matmul);
   table.Add(ops::kUniform, Random<kernels::UniformNumbers, ops::kUniform>);
   table.Add(ops::kNormal, Random<kernels::NormalNumbers, ops::kNormal>);
   return table;

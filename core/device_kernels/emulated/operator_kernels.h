@@ -6,8 +6,8 @@
 
 namespace psd::emulated {
 
-// Returns StridedCopy and the kernels of core/tensor/ops/kernels.h, but not Matmul. They are those
-// of GPUs (kernels/cuda/operators.h and softmax.h), compiled for the host.
+// Returns StridedCopy and the kernels of core/tensor/ops/kernels.h. They are those of GPUs
+// (kernels/cuda/operators.h and softmax.h), compiled for the host; Matmul is the CPU's.
 KernelTable OperatorKernels();
 
 }  // namespace psd::emulated

@@ -243,15 +243,16 @@ void CrossEntropyGradient(Stream* /*host*/, DType dtype, const std::byte* y, con
   });
 }
 
-void Matmul(Stream* /*host*/, DType dtype, int64_t m, int64_t n, int64_t k, const Matrix& a,
-            const Matrix& b, double beta, std::byte* c) {
+absl::Status Matmul(Stream* /*host*/, DType dtype, int64_t m, int64_t n, int64_t k, const Matrix& a,
+                    const Matrix& b, bool adds, std::byte* c) {
   WithFloat(dtype, [&](auto zero) {
     using T = decltype(zero);
     const auto view = [](const Matrix& x) {
       return kernels::MatrixView<T>{As<T>(x.data), x.stride, x.transposed};
     };
-    kernels::Gemm(m, n, k, view(a), view(b), static_cast<T>(beta), As<T>(c));
+    kernels::Gemm(m, n, k, view(a), view(b), static_cast<T>(adds), As<T>(c));
   });
+  return absl::OkStatus();
 }
 
 void Uniform(Stream* /*host*/, DType dtype, uint64_t seed, double low, double high, std::byte* out,

@@ -5,12 +5,13 @@
 //
 // The first argument is a stream of the device whose table has the kernel, or null for the CPU. All
 // addresses of elements are in that device's memory; lists such as extents are on the host. Kernels
-// add work to the stream and cannot fail: when work cannot be added or done, the device is lost,
-// which the next event of the stream reports.
+// add work to the stream and cannot fail, except for Matmul: when work cannot be added or done, the
+// device is lost, which the next event of the stream reports.
 
 #include <cstddef>
 #include <cstdint>
 
+#include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "core/base/kernel_table.h"
 #include "core/tensor/dtype.h"
@@ -122,10 +123,11 @@ struct Matrix {
   int64_t stride = 1;
   bool transposed = false;
 };
-// Computes c = a * b + beta * c, where a is m x k, b is k x n, and c is m x n and dense. If beta is
-// 0, the old contents of c are not read.
-using MatmulKernel = void(Stream* stream, DType dtype, int64_t m, int64_t n, int64_t k,
-                          const Matrix& a, const Matrix& b, double beta, std::byte* c);
+// Computes c = a * b, or c += a * b if `adds`, where a is m x k, b is k x n, and c is m x n and
+// dense. f32 and f64 only. Returns an error if nothing was added to the stream: GPUs need a library
+// and memory for it.
+using MatmulKernel = absl::Status(Stream* stream, DType dtype, int64_t m, int64_t n, int64_t k,
+                                  const Matrix& a, const Matrix& b, bool adds, std::byte* c);
 inline constexpr KernelName<MatmulKernel> kMatmul{"Matmul", 28};
 
 // Fills `count` dense elements with random numbers, which depend on the seed and on the two

@@ -55,17 +55,16 @@ absl::Status CheckMatrices(absl::string_view op, const Tensor& a, const Tensor& 
       "reshape them");
 }
 
-// Computes out = a * b + beta * out.
+// Computes out = a * b, or out += a * b if `adds`.
 absl::Status Multiply(const Tensor& a, const Tensor& b, bool transpose_a, bool transpose_b,
-                      double beta, Tensor& out) {
+                      bool adds, Tensor& out) {
   if (out.NumElements() == 0) return absl::OkStatus();
   PSD_ASSIGN_OR_RETURN(MatmulKernel* const kernel, KernelFor(kMatmul, out));
   const int64_t inner = a.shape()[transpose_a ? 0 : 1];
   PSD_ASSIGN_OR_RETURN(Operand left, ToOperand(a, transpose_a));
   PSD_ASSIGN_OR_RETURN(Operand right, ToOperand(b, transpose_b));
-  kernel(StreamFor(out), out.dtype(), out.shape()[0], out.shape()[1], inner, left.matrix(),
-         right.matrix(), beta, out.mutable_address());
-  return absl::OkStatus();
+  return kernel(StreamFor(out), out.dtype(), out.shape()[0], out.shape()[1], inner, left.matrix(),
+                right.matrix(), adds, out.mutable_address());
 }
 
 absl::Status CheckBias(const Tensor& w, const Tensor& b) {
@@ -105,7 +104,7 @@ absl::StatusOr<Tensor> Matmul(const Tensor& a, const Tensor& b, bool transpose_a
   const int64_t extents[] = {rows, cols};
   PSD_ASSIGN_OR_RETURN(Shape shape, Shape::Checked(extents));
   PSD_ASSIGN_OR_RETURN(Tensor out, Tensor::EmptyBeside(a, shape, a.dtype()));
-  PSD_RETURN_IF_ERROR(Multiply(a, b, transpose_a, transpose_b, 0, out));
+  PSD_RETURN_IF_ERROR(Multiply(a, b, transpose_a, transpose_b, false, out));
   return out;
 }
 
@@ -121,7 +120,7 @@ absl::StatusOr<Tensor> Linear(const Tensor& x, const Tensor& w, const Tensor& b)
   PSD_ASSIGN_OR_RETURN(Shape shape, Shape::Checked(extents));
   PSD_ASSIGN_OR_RETURN(Tensor out, Tensor::EmptyBeside(x, shape, x.dtype()));
   if (b.defined()) PSD_RETURN_IF_ERROR(FillRows(b, out));
-  PSD_RETURN_IF_ERROR(Multiply(x, w, false, true, b.defined() ? 1 : 0, out));
+  PSD_RETURN_IF_ERROR(Multiply(x, w, false, true, b.defined(), out));
   return out;
 }
 

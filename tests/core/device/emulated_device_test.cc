@@ -137,6 +137,20 @@ TEST(EmulatedDeviceTest, ADeviceEndsBehindTheWorkThatItsCompletionsAdd) {
   EXPECT_EQ(told, 2);
 }
 
+TEST(EmulatedDeviceTest, ACompletionAtTheEndOfItsDeviceIsRefusedMemory) {
+  auto device = NewDevice();
+  const std::weak_ptr<EmulatedDevice> dropped = device;
+  const auto event = RecordOn(device->default_stream());
+  absl::Status refused;
+  event->OnPassed([&, &stream = device->default_stream()](const absl::Status& /*result*/) {
+    while (!dropped.expired()) std::this_thread::yield();
+    refused = stream.Allocate(4).status();
+  });
+  device.reset();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(refused.message(), HasSubstr("emu:0 allocates nothing more"));
+}
+
 TEST(EmulatedDeviceTest, MoreWorkThanTheQueueHoldsWaitsForItsTurn) {
   const auto device = NewDevice();
   EmulatedStream& stream = device->default_stream();

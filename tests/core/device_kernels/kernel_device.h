@@ -1,7 +1,8 @@
 #pragma once
 
-// The kind of device whose kernels a test compares with those of the CPU. The test links one of two
-// definitions: emulated_kernel_device.cc, or cuda/gpu_kernel_device.cc for a GPU.
+// The kind of device whose kernels a test compares with those of the CPU. The test links one of
+// these definitions: emulated_kernel_device.cc; cuda/gpu_kernel_device.cc for a GPU; and for matrix
+// products alone cuda/fake_kernel_device.cc.
 
 #include <cstddef>
 #include <cstdint>

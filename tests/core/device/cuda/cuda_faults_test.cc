@@ -3,8 +3,13 @@
 #include <cuda_runtime_api.h>
 
 #include <future>
+#include <memory>
 #include <string>
+#include <thread>
+#include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "gmock/gmock.h"
 #include "tests/core/device/cuda/cuda_suite.h"
 #include "tests/core/device/cuda/fake_cuda.h"
@@ -117,8 +122,28 @@ TEST_F(CudaFaultsTest, WithoutABudgetItIsNineTenthsOfWhatIsFree) {
   const auto device = OpenCudaDevice({});
   ASSERT_TRUE(device.ok()) << device.status();
   EXPECT_EQ((*device)->budget_bytes(), (size_t{1} << 20) / 10 * 9);
-  FailNextCall("cudaMemGetInfo", cudaErrorLaunchFailure);
-  EXPECT_EQ(OpenCudaDevice({}).status().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(CudaFaultsTest, PinnedMemoryFollowsTheBudgetUnlessItsSizeIsGiven) {
+  CudaDeviceOptions options;
+  options.budget_bytes = kTestBudget;
+  const auto device = *OpenCudaDevice(options);
+  EXPECT_TRUE(device->pinned_memory().Allocate(kTestBudget / 16).ok());
+  EXPECT_EQ(device->pinned_memory().Allocate(kTestBudget / 16 + 1).status().code(),
+            absl::StatusCode::kResourceExhausted);
+}
+
+// UNAVAILABLE would mean to the daemon that it cannot listen.
+TEST_F(CudaFaultsTest, AGpuThatAnotherProcessHoldsIsNamedWithWhatToLookAt) {
+  for (const char* function : {"cudaSetDevice", "cudaMemGetInfo", "cudaHostAlloc"}) {
+    ResetFakeCuda();
+    FailNextCall(function, cudaErrorDevicesUnavailable);
+    const auto refused = OpenCudaDevice({});
+    EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition) << function;
+    EXPECT_THAT(refused.status().message(), HasSubstr("cuda:0 cannot be opened: "));
+    EXPECT_THAT(refused.status().message(), HasSubstr(" failed: cudaErrorOfTheFake (46), "));
+    EXPECT_THAT(refused.status().message(), HasSubstr("another process may hold the GPU"));
+  }
 }
 
 TEST_F(CudaFaultsTest, AnAllocationWaitsForMemoryThatIsStillInUse) {
@@ -126,7 +151,7 @@ TEST_F(CudaFaultsTest, AnAllocationWaitsForMemoryThatIsStillInUse) {
   machine.memory_bytes = 3000;
   ResetFakeCuda(machine);
   CudaDeviceOptions options;
-  options.budget_bytes = 2000;
+  options.budget_bytes = 2048;
   const auto device = OpenDevice(options);
   Stream& stream = device->default_stream();
   auto block = NewInts(stream, 500);
@@ -137,12 +162,33 @@ TEST_F(CudaFaultsTest, AnAllocationWaitsForMemoryThatIsStillInUse) {
   EXPECT_EQ(Ints(*read), std::vector<int>(500, 1));
 }
 
+// The pool takes 512 bytes for each of these blocks, and the GPU has no more than the budget.
+TEST_F(CudaFaultsTest, TheBudgetCountsWhatThePoolTakes) {
+  FakeMachine machine;
+  machine.memory_bytes = 8192;
+  ResetFakeCuda(machine);
+  CudaDeviceOptions options;
+  options.budget_bytes = 8192;
+  const auto device = OpenDevice(options);
+  std::vector<std::shared_ptr<Block>> blocks;
+  for (int i = 0; i < 16; ++i) blocks.push_back(device->memory().Allocate(100).value());
+  EXPECT_THAT(device->memory().Allocate(100).status().message(),
+              HasSubstr("the budget is 8192 bytes, of which 8192 are in use"));
+  blocks.clear();
+  EXPECT_EQ(device->used_bytes(), 0u);
+}
+
+// The next attempt to take memory from the GPU, and the one after it has been emptied, finds none.
+void FillGpu() {
+  FailNextCall("cudaMallocFromPoolAsync", cudaErrorMemoryAllocation);
+  FailNextCall("cudaDeviceSynchronize", cudaErrorMemoryAllocation);
+}
+
 TEST_F(CudaFaultsTest, AFullGpuRefusesAnAllocationAndGoesOn) {
   const auto device = OpenDevice();
   FailNextCall("cudaMallocFromPoolAsync", cudaErrorMemoryAllocation);
   EXPECT_TRUE(device->memory().Allocate(100).ok());  // the second attempt
-  FailNextCall("cudaMallocFromPoolAsync", cudaErrorMemoryAllocation);
-  FailNextCall("cudaDeviceSynchronize", cudaErrorMemoryAllocation);
+  FillGpu();
   const auto refused = device->memory().Allocate(100);
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(device->used_bytes(), 0u);
@@ -161,6 +207,86 @@ TEST_F(CudaFaultsTest, AnAllocationOnAFullGpuNamesNeedBudgetAndUse) {
               HasSubstr("cuda:0 has no room for 4000 bytes more: 0 bytes of its budget of 5000 are "
                         "in use, but the GPU is full"));
   EXPECT_EQ(device->used_bytes(), 0u);
+}
+
+TEST_F(CudaFaultsTest, AFullGpuMakesWorkReadItsTableInPinnedMemory) {
+  const auto device = OpenDevice();
+  CudaStream& stream = device->default_stream();
+  const auto first = NewInts(stream, 10), second = NewInts(stream, 10);
+  FillGpu();
+  ASSERT_TRUE(CopyTableTo(stream, *first, 7).ok());
+  FillGpu();
+  ASSERT_TRUE(CopyTableTo(stream, *second, 8).ok());  // it does not use the first one's memory
+  const auto read = StartReading(stream, *first);
+  ASSERT_TRUE(device->Synchronize().ok());
+  EXPECT_EQ(Ints(*read), std::vector<int>(10, 7));
+}
+
+TEST_F(CudaFaultsTest, WorkWithoutRoomForItsTableAnywhereIsRefused) {
+  const auto device = OpenDevice();
+  CudaStream& stream = device->default_stream();
+  const auto block = NewInts(stream, 10);
+  const auto all = device->pinned_memory().Allocate(size_t{128} << 10).value();
+  FillGpu();
+  EXPECT_EQ(CopyTableTo(stream, *block, 7).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(CopyTableTo(stream, *block, 7).ok());
+}
+
+TEST_F(CudaFaultsTest, AWaitForUsersThatFailsDropsNone) {
+  const auto device = OpenDevice();
+  Stream& one = device->default_stream();
+  Stream& two = **device->AddStream();
+  auto block = NewInts(one, 10);
+  const auto source = StartFilling(one, *block, 5);
+  ASSERT_TRUE(two.WaitFor(RecordOn(one)).ok());
+  ASSERT_TRUE(two.AlsoUses(*block).ok());
+  const auto read = StartReading(two, *block);
+  ASSERT_TRUE(RecordOn(one)->Wait().ok());
+  FailNextCall("cudaStreamWaitEvent", cudaErrorMemoryAllocation);
+  EXPECT_EQ(one.WaitForUsers(*block).code(), absl::StatusCode::kResourceExhausted);
+  block.reset();
+  FailNextCall("cudaMallocFromPoolAsync", cudaErrorMemoryAllocation);
+  NewInts(one, 10);  // frees first, and then does all other work
+  EXPECT_EQ(Ints(*read), std::vector<int>(10, 5));
+}
+
+TEST_F(CudaFaultsTest, AUseThatIsDeclaredDuringAWaitForUsersIsKept) {
+  const auto device = OpenDevice();
+  Stream& one = device->default_stream();
+  Stream& two = **device->AddStream();
+  auto block = NewInts(one, 10);
+  const auto source = StartFilling(one, *block, 5);
+  ASSERT_TRUE(two.WaitFor(RecordOn(one)).ok());
+  ASSERT_TRUE(two.AlsoUses(*block).ok());
+  DuringNextCall("cudaStreamWaitEvent", [&] { EXPECT_TRUE(two.AlsoUses(*block).ok()); });
+  ASSERT_TRUE(one.WaitForUsers(*block).ok());
+  const auto read = StartReading(two, *block);
+  ASSERT_TRUE(RecordOn(one)->Wait().ok());
+  block.reset();
+  FailNextCall("cudaMallocFromPoolAsync", cudaErrorMemoryAllocation);
+  NewInts(one, 10);  // frees first, and then does all other work
+  EXPECT_EQ(Ints(*read), std::vector<int>(10, 5));
+}
+
+TEST_F(CudaFaultsTest, ACompletionAtTheEndOfItsDeviceIsRefusedMemory) {
+  auto device = OpenDevice();
+  Stream& stream = device->default_stream();
+  const std::weak_ptr<CudaDevice> dropped = device;
+  absl::Status refused;
+  RecordOn(stream)->OnPassed([&](const absl::Status& /*result*/) {
+    while (!dropped.expired()) std::this_thread::yield();
+    refused = stream.Allocate(4).status();
+  });
+  device.reset();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(refused.message(), HasSubstr("cuda:0 allocates nothing more"));
+}
+
+TEST_F(CudaFaultsTest, TheSuiteSaysWhatALostDeviceRefused) {
+  const auto device = OpenDevice();
+  static_cast<void>(device->context().Lose("an illegal access"));
+  EXPECT_THROW(NewInts(device->default_stream(), 1), absl::BadStatusOrAccess);
+  EXPECT_THROW(RecordOn(device->default_stream()), absl::BadStatusOrAccess);
 }
 
 TEST_F(CudaFaultsTest, AnOperationThatIsRefusedChangesNothing) {
@@ -223,6 +349,22 @@ TEST_F(CudaFaultsTest, DevicesWaitForEachOtherAndCopyDirectly) {
   ASSERT_TRUE(RecordOn(to)->Wait().ok());
   EXPECT_EQ(Ints(*read), std::vector<int>(10, 4));
   EXPECT_EQ(to.AlsoUses(*source).code(), absl::StatusCode::kInvalidArgument);
+}
+
+// CUDA has seen the loss, and psd has not.
+TEST_F(CudaFaultsTest, ACopyFromALostDeviceNamesThatDevice) {
+  const auto one = OpenDevice(), two = SecondDevice();
+  const auto source = NewInts(one->default_stream(), 10);
+  const auto target = NewInts(two->default_stream(), 10);
+  FailNextOperation(0, cudaErrorLaunchFailure);
+  const auto filling = StartFilling(one->default_stream(), *source, 5);
+  cudaSetDevice(0);
+  cudaStreamSynchronize(one->default_stream().handle());
+  cudaGetLastError();
+  ASSERT_TRUE(one->health().ok());
+  ExpectLost(two->default_stream().CopyFrom(target->data(), *one, source->data(), 40), "cuda:0");
+  ExpectLost(one->health(), "cuda:0");
+  EXPECT_TRUE(two->health().ok());
 }
 
 TEST_F(CudaFaultsTest, TheLossOfADeviceEndsWaitsForIt) {

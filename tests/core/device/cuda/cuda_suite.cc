@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include <future>
+#include <limits>
 #include <thread>
 
 #include "gmock/gmock.h"
@@ -13,6 +14,8 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr size_t kCount = 1000;
+// What a block of so many ints counts for in the budget.
+constexpr size_t kCountBytes = 4096;
 
 std::vector<int> Equal(int value) {
   return std::vector<int>(kCount, value);
@@ -66,7 +69,7 @@ TEST_F(CudaSuite, ACompletionMayAddWorkAndFreeBlocks) {
     called.set_value();
   });
   called.get_future().wait();
-  EXPECT_EQ(device->used_bytes(), kCount * sizeof(int));
+  EXPECT_EQ(device->used_bytes(), kCountBytes);
   const auto read = StartReading(stream, *other);
   ASSERT_TRUE(device->Synchronize().ok());
   EXPECT_EQ(Ints(*read), Equal(8));
@@ -155,7 +158,7 @@ TEST_F(CudaSuite, ABlockMayBeFreedWhileWorkUsesIt) {
 // The budget has room for two blocks only.
 TEST_F(CudaSuite, MemoryIsUsedAgainAfterTheWorkOfAllStreamsThatUseIt) {
   CudaDeviceOptions options;
-  options.budget_bytes = 2 * kCount * sizeof(int);
+  options.budget_bytes = 2 * kCountBytes;
   const auto device = OpenDevice(options);
   Stream& one = device->default_stream();
   Stream& two = **device->AddStream();
@@ -191,17 +194,20 @@ TEST_F(CudaSuite, ABlockThatIsWrittenAgainWaitsForItsUsers) {
 
 TEST_F(CudaSuite, ErrorsOfMemoryNameNeedBudgetAndUse) {
   CudaDeviceOptions options;
-  options.budget_bytes = 1000;
+  options.budget_bytes = 2000;
   const auto device = OpenDevice(options);
   const auto block = device->memory().Allocate(800);
   ASSERT_TRUE(block.ok());
-  EXPECT_EQ(device->budget_bytes(), 1000u);
-  EXPECT_EQ(device->used_bytes(), 800u);
-  const auto more = device->default_stream().Allocate(300);
+  EXPECT_EQ(device->budget_bytes(), 2000u);
+  EXPECT_EQ(device->used_bytes(), 1024u);
+  for (const size_t bytes : {size_t{600}, std::numeric_limits<size_t>::max()})
+    EXPECT_EQ(device->default_stream().Allocate(bytes).status().code(),
+              absl::StatusCode::kResourceExhausted);
+  const auto more = device->default_stream().Allocate(1100);
   EXPECT_EQ(more.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(more.status().message(),
-              HasSubstr("cuda:0 has no room for 300 bytes more: the budget is 1000 bytes, of which "
-                        "800 are in use"));
+              HasSubstr("cuda:0 has no room for 1100 bytes more: the budget is 2000 bytes, of "
+                        "which 1024 are in use"));
   const auto pinned = device->pinned_memory().Allocate(size_t{1} << 40);
   EXPECT_EQ(pinned.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(pinned.status().message(), HasSubstr("pinned memory of cuda:0 has no room for"));
@@ -236,19 +242,6 @@ TEST_F(CudaSuite, StreamsAreBounded) {
   const auto more = device->AddStream();
   EXPECT_EQ(more.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(more.status().message(), HasSubstr("cuda:0 has 32 streams already"));
-}
-
-// Adds a copy of a table with `value` in each element to the block.
-absl::Status CopyTableTo(CudaStream& stream, const Block& block, int value) {
-  return stream.AddWithTable(
-      "CopyTable", block.size(),
-      [&](void* table) {
-        auto* const ints = static_cast<int*>(table);
-        std::fill(ints, ints + block.size() / sizeof(int), value);
-      },
-      [&](const void* table, CUstream_st* handle) {
-        return cudaMemcpyAsync(block.data(), table, block.size(), cudaMemcpyDeviceToDevice, handle);
-      });
 }
 
 TEST_F(CudaSuite, ATableIsKeptUntilItHasBeenCopied) {

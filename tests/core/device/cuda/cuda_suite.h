@@ -2,16 +2,19 @@
 
 // Tests of CUDA devices, which run on the fake of fake_cuda.h and on real GPUs.
 
+#include <cuda_runtime_api.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "core/base/buffer.h"
 #include "core/base/stream.h"
 #include "core/device/cuda/cuda_device.h"
+#include "core/device/cuda/cuda_stream.h"
 #include "gtest/gtest.h"
 
 namespace psd::testing {
@@ -27,48 +30,56 @@ class CudaSuite : public ::testing::Test {
   }
 };
 
+// The functions below throw absl::BadStatusOrAccess if the device refuses something, so that a test
+// on a GPU which was lost fails with its name, and the process goes on.
+
 // The budget of test devices.
 inline constexpr size_t kTestBudget = size_t{256} << 10;
 
 inline std::shared_ptr<CudaDevice> OpenDevice(CudaDeviceOptions options = {}) {
   if (options.budget_bytes == 0) options.budget_bytes = kTestBudget;
   options.pinned_bytes = size_t{128} << 10;
-  auto device = CudaDevice::Open(options);
-  EXPECT_TRUE(device.ok()) << device.status();
-  return *std::move(device);
+  return CudaDevice::Open(options).value();
 }
 
 inline std::shared_ptr<Block> NewInts(Stream& stream, size_t count) {
-  auto block = stream.Allocate(count * sizeof(int));
-  EXPECT_TRUE(block.ok()) << block.status();
-  return *std::move(block);
+  return stream.Allocate(count * sizeof(int)).value();
 }
 
 inline std::shared_ptr<Event> RecordOn(Stream& stream) {
-  auto event = stream.Record();
-  EXPECT_TRUE(event.ok()) << event.status();
-  return *std::move(event);
+  return stream.Record().value();
 }
 
 // Adds a copy of `value`, in each element, to the block. The result must live until it is done.
 inline std::shared_ptr<Block> StartFilling(Stream& stream, const Block& block, int value) {
-  auto pinned = stream.device().pinned_memory().Allocate(block.size());
-  EXPECT_TRUE(pinned.ok()) << pinned.status();
-  auto* const ints = reinterpret_cast<int*>((*pinned)->data());
+  auto pinned = stream.device().pinned_memory().Allocate(block.size()).value();
+  auto* const ints = reinterpret_cast<int*>(pinned->data());
   std::fill(ints, ints + block.size() / sizeof(int), value);
-  const absl::Status added = stream.CopyIn(block.data(), (*pinned)->data(), block.size());
+  const absl::Status added = stream.CopyIn(block.data(), pinned->data(), block.size());
   EXPECT_TRUE(added.ok()) << added;
-  return *std::move(pinned);
+  return pinned;
 }
 
 // Adds a copy of the block to pinned memory, whose elements are 0 until it is done.
 inline std::shared_ptr<Block> StartReading(Stream& stream, const Block& block) {
-  auto pinned = stream.device().pinned_memory().Allocate(block.size());
-  EXPECT_TRUE(pinned.ok()) << pinned.status();
-  std::fill((*pinned)->data(), (*pinned)->data() + block.size(), std::byte{0});
-  const absl::Status added = stream.CopyOut((*pinned)->data(), block.data(), block.size());
+  auto pinned = stream.device().pinned_memory().Allocate(block.size()).value();
+  std::fill(pinned->data(), pinned->data() + block.size(), std::byte{0});
+  const absl::Status added = stream.CopyOut(pinned->data(), block.data(), block.size());
   EXPECT_TRUE(added.ok()) << added;
-  return *std::move(pinned);
+  return pinned;
+}
+
+// Adds a copy of a table with `value` in each element to the block.
+inline absl::Status CopyTableTo(CudaStream& stream, const Block& block, int value) {
+  return stream.AddWithTable(
+      "CopyTable", block.size(),
+      [&](void* table) {
+        auto* const ints = static_cast<int*>(table);
+        std::fill(ints, ints + block.size() / sizeof(int), value);
+      },
+      [&](const void* table, CUstream_st* handle) {
+        return cudaMemcpyAsync(block.data(), table, block.size(), cudaMemcpyDefault, handle);
+      });
 }
 
 inline std::vector<int> Ints(const Block& pinned) {

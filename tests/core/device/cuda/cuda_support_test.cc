@@ -6,7 +6,10 @@
 
 #include <cstdlib>
 
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "core/base/status.h"
+#include "core/device/cuda/cublas_lt.h"
 #include "core/device/cuda/cuda_device.h"
 #include "core/device/cuda/cuda_errors.h"
 #include "gmock/gmock.h"
@@ -102,6 +105,17 @@ TEST(CudaSupportTest, OpeningADeviceWithoutAGpuSaysWhatIsMissing) {
   EXPECT_THAT(device.status().message(),
               HasSubstr(driver == 0 ? "this machine has no NVIDIA driver; install a driver for CUDA"
                                     : "the NVIDIA driver "));
+}
+
+// The toolkit brings the library. Without a GPU it can be loaded, and no more.
+TEST(CublasLtTest, TheToolkitsLibraryHasAllFunctions) {
+  const auto lt = LoadCublasLt("cuda:0", "");
+  if (absl::IsFailedPrecondition(lt.status()) &&
+      absl::StrContains(lt.status().message(), "cannot open shared object file"))
+    GTEST_SKIP() << lt.status().message();
+  ASSERT_TRUE(lt.ok()) << lt.status();
+  EXPECT_EQ(lt->GetVersion() / 10000, size_t{CUBLAS_VER_MAJOR});
+  EXPECT_STREQ(lt->GetStatusName(CUBLAS_STATUS_NOT_SUPPORTED), "CUBLAS_STATUS_NOT_SUPPORTED");
 }
 
 TEST(CudaErrorsTest, SuccessIsOk) {

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -40,16 +39,34 @@ struct FakeDevice {
   cudaError_t fails_next = cudaSuccess;
   size_t used_bytes = 0;  // in stream order
 };
-struct FakeBlock {
-  std::unique_ptr<unsigned char[]> bytes;
-  size_t size = 0;
-  int device = 0;
+// Aligned as memory of CUDA is.
+class FakeBlock {
+ public:
+  FakeBlock(size_t size, size_t alignment, int device)
+      : bytes_(std::make_unique<unsigned char[]>(size + alignment)), size_(size), device_(device) {
+    begin_ = bytes_.get() + alignment - reinterpret_cast<uintptr_t>(bytes_.get()) % alignment;
+  }
+  unsigned char* begin() const { return begin_; }
+  size_t size() const { return size_; }
+  int device() const { return device_; }
+
+ private:
+  std::unique_ptr<unsigned char[]> bytes_;
+  unsigned char* begin_ = nullptr;
+  size_t size_ = 0;
+  int device_ = 0;
 };
+
+size_t PoolBytes(size_t bytes) {
+  return (bytes + kFakePoolUnit - 1) / kFakePoolUnit * kFakePoolUnit;
+}
 
 std::mutex mutex;
 FakeMachine machine;
 std::map<int, FakeDevice> devices;
-std::map<std::string, cudaError_t> fails_next_call;
+std::map<std::string, int> fails_next_call;
+std::map<std::string, std::function<void()>> during_next_call;
+std::map<std::string, int> calls;  // of cublasLt
 // Freed ones stay, so that no address is used twice.
 std::map<const void*, FakeBlock> blocks;
 std::map<const void*, FakeBlock> pinned;
@@ -66,16 +83,22 @@ cudaError_t Returned(cudaError_t error) {
   return error;
 }
 
+// Returns the error that the call of `function` is to return; 0 for none.
+int TakeFault(const std::string& function) {
+  const auto fault = fails_next_call.find(function);
+  if (fault == fails_next_call.end()) return 0;
+  const int error = fault->second;
+  fails_next_call.erase(fault);
+  return error;
+}
+
 // Calls `act`, which returns an error, unless `function` is to fail or the device is lost.
 template <typename Act>
 cudaError_t Call(const char* function, int device, const Act& act) {
   const std::lock_guard<std::mutex> lock(mutex);
-  const auto fault = fails_next_call.find(function);
-  if (fault != fails_next_call.end()) {
-    const cudaError_t error = fault->second;
-    fails_next_call.erase(fault);
-    return Returned(error);
-  }
+  if (const auto asked = during_next_call.extract(function)) asked.mapped()();
+  if (const int error = TakeFault(function); error != 0)
+    return Returned(static_cast<cudaError_t>(error));
   if (devices[device].sticky != cudaSuccess) return Returned(devices[device].sticky);
   return Returned(act());
 }
@@ -113,22 +136,8 @@ cudaError_t WaitFor(CUstream_st* stream, size_t position) {
   return devices[stream->device].sticky;
 }
 
-bool IsIn(const std::map<const void*, FakeBlock>& memory, const void* address) {
-  const auto behind = memory.upper_bound(address);
-  if (behind == memory.begin()) return false;
-  const FakeBlock& block = std::prev(behind)->second;
-  return static_cast<const unsigned char*>(address) < block.bytes.get() + block.size;
-}
-
 cudaError_t Copy(void* to, const void* from, size_t bytes, CUstream_st* stream) {
-  if (IsIn(pinned, from) || IsIn(blocks, from)) {
-    Append(stream, [=] { std::memcpy(to, from, bytes); });
-    return cudaSuccess;
-  }
-  const auto* const begin = static_cast<const unsigned char*>(from);
-  Append(stream, [to, staged = std::vector<unsigned char>(begin, begin + bytes)] {
-    std::memcpy(to, staged.data(), staged.size());
-  });
+  Append(stream, [=] { std::memcpy(to, from, bytes); });
   return cudaSuccess;
 }
 
@@ -139,6 +148,8 @@ void ResetFakeCuda(const FakeMachine& next) {
   machine = next;
   devices.clear();
   fails_next_call.clear();
+  during_next_call.clear();
+  calls.clear();
   blocks.clear();
   pinned.clear();
   streams.clear();
@@ -154,7 +165,28 @@ void ShrinkFakeMachine(size_t memory_bytes) {
 
 void FailNextCall(const std::string& function, int error) {
   const std::lock_guard<std::mutex> lock(mutex);
-  fails_next_call[function] = static_cast<cudaError_t>(error);
+  fails_next_call[function] = error;
+}
+
+void DuringNextCall(const std::string& function, std::function<void()> then) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  during_next_call[function] = std::move(then);
+}
+
+int FakeCalls(const std::string& function) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  return calls[function];
+}
+
+int BeginFakeCall(const std::string& function) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  ++calls[function];
+  return TakeFault(function);
+}
+
+void CountFakeObjects(int more) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  living += more;
 }
 
 void FailNextOperation(int device, int error) {
@@ -291,6 +323,14 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
                       [&] { return fake::WaitFor(event->stream, event->position); });
 }
 
+// As CUDA, the function calls nothing of CUDA.
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* argument) {
+  return fake::CallOn("cudaLaunchHostFunc", stream->device, [&] {
+    fake::Append(stream, [=] { function(argument); });
+    return cudaSuccess;
+  });
+}
+
 // ---- memory
 
 cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* properties) {
@@ -320,11 +360,12 @@ cudaError_t cudaMallocFromPoolAsync(void** address, size_t bytes, cudaMemPool_t 
   return fake::CallOn("cudaMallocFromPoolAsync", stream->device, [&] {
     fake::FakeDevice& device = fake::devices[stream->device];
     if (pool->device != stream->device) return cudaErrorInvalidValue;
-    if (bytes > fake::machine.memory_bytes - device.used_bytes) return cudaErrorMemoryAllocation;
-    device.used_bytes += bytes;
-    auto memory = std::make_unique<unsigned char[]>(bytes);
-    *address = memory.get();
-    fake::blocks[*address] = {std::move(memory), bytes, stream->device};
+    if (device.used_bytes + fake::PoolBytes(bytes) > fake::machine.memory_bytes)
+      return cudaErrorMemoryAllocation;
+    device.used_bytes += fake::PoolBytes(bytes);
+    fake::FakeBlock block(bytes, fake::kFakePoolUnit, stream->device);
+    *address = block.begin();
+    fake::blocks.emplace(*address, std::move(block));
     return cudaSuccess;
   });
 }
@@ -333,19 +374,17 @@ cudaError_t cudaFreeAsync(void* address, cudaStream_t stream) {
     const auto found = fake::blocks.find(address);
     if (found == fake::blocks.end()) return cudaErrorInvalidValue;
     fake::Append(stream, [&block = found->second] {
-      std::memset(block.bytes.get(), fake::kFreed, block.size);
-      fake::devices[block.device].used_bytes -= block.size;
+      std::memset(block.begin(), fake::kFreed, block.size());
+      fake::devices[block.device()].used_bytes -= fake::PoolBytes(block.size());
     });
     return cudaSuccess;
   });
 }
 cudaError_t cudaHostAlloc(void** address, size_t bytes, unsigned /*flags*/) {
   return fake::Call("cudaHostAlloc", fake::current, [&] {
-    // Aligned as CUDA's is, to pages.
-    auto memory = std::make_unique<unsigned char[]>(bytes + 4096);
-    const auto beyond = reinterpret_cast<uintptr_t>(memory.get()) % 4096;
-    *address = memory.get() + (4096 - beyond);
-    fake::pinned[*address] = {std::move(memory), bytes + 4096, fake::current};
+    fake::FakeBlock block(bytes, 4096, fake::current);
+    *address = block.begin();
+    fake::pinned.emplace(*address, std::move(block));
     ++fake::living;
     return cudaSuccess;
   });
@@ -362,10 +401,18 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
   return fake::CallOn("cudaMemcpyAsync", stream->device,
                       [&] { return fake::Copy(to, from, bytes, stream); });
 }
-cudaError_t cudaMemcpyPeerAsync(void* to, int /*to_device*/, const void* from, int /*from_device*/,
+cudaError_t cudaMemcpyPeerAsync(void* to, int /*to_device*/, const void* from, int from_device,
                                 size_t bytes, cudaStream_t stream) {
-  return fake::CallOn("cudaMemcpyPeerAsync", stream->device,
-                      [&] { return fake::Copy(to, from, bytes, stream); });
+  return fake::CallOn("cudaMemcpyPeerAsync", stream->device, [&] {
+    const cudaError_t other = fake::devices[from_device].sticky;
+    return other != cudaSuccess ? other : fake::Copy(to, from, bytes, stream);
+  });
+}
+cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
+  return fake::CallOn("cudaMemsetAsync", stream->device, [&] {
+    fake::Append(stream, [=] { std::memset(to, value, bytes); });
+    return cudaSuccess;
+  });
 }
 
 }  // extern "C"

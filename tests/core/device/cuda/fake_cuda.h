@@ -4,17 +4,21 @@
 // core/device/cuda calls. A test links it instead of the real one.
 //
 // Streams do their work only when somebody waits for it, one operation at a time, so a missing wait
-// is a wrong result. Memory that was freed in stream order is filled with kFreed. A copy from
-// memory that is not pinned reads it at once, and one from pinned memory when it runs, as CUDA
-// does. A call for a stream or an event of a device that is not the current one of the thread
-// fails.
+// is a wrong result. Memory that was freed in stream order is filled with kFreed. Copies read their
+// source when they run, also memory that is not pinned, as CUDA may do. Pools take a multiple of
+// kFakePoolUnit bytes for each block. A call for a stream or an event of a device that is not the
+// current one of the thread fails.
+//
+// fake_cublas_lt.cc is a library for products that goes with it.
 
 #include <cstddef>
+#include <functional>
 #include <string>
 
 namespace psd::testing {
 
 inline constexpr unsigned char kFreed = 0xdd;
+inline constexpr size_t kFakePoolUnit = 512;
 
 struct FakeMachine {
   int driver_version = 13000;
@@ -31,8 +35,14 @@ void ResetFakeCuda(const FakeMachine& machine = {});
 // The memory of each device becomes smaller.
 void ShrinkFakeMachine(size_t memory_bytes);
 
-// Lets the next call of `function` return `error` and do nothing.
+// Lets the next call of `function`, of CUDA or of cublasLt, return `error` and do nothing.
 void FailNextCall(const std::string& function, int error);
+
+// Calls `then`, which calls nothing of CUDA, during the next call of CUDA's `function`.
+void DuringNextCall(const std::string& function, std::function<void()> then);
+
+// How often cublasLt's `function` has been called.
+int FakeCalls(const std::string& function);
 
 // Lets the next operation that `device` runs fail. Every call that concerns the device returns
 // `error` from then on.
@@ -41,5 +51,10 @@ void FailNextOperation(int device, int error);
 // How many objects of CUDA exist that were not destroyed: streams, events, pools, and blocks of
 // pinned memory. A stream that was destroyed before its work was done counts too.
 int LivingFakeObjects();
+
+// For the fake of cublasLt. BeginFakeCall counts a call, and returns the error that was asked for
+// by FailNextCall, or 0. CountFakeObjects adds to LivingFakeObjects.
+int BeginFakeCall(const std::string& function);
+void CountFakeObjects(int more);
 
 }  // namespace psd::testing

@@ -4,7 +4,6 @@
 #include "core/device/cuda/cuda_support.h"
 #include "core/device_kernels/cuda/operator_kernels.h"
 #include "core/device_kernels/cuda/optim_kernels.h"
-#include "gtest/gtest.h"
 #include "tests/core/device_kernels/kernel_device.h"
 
 namespace psd::testing {
@@ -23,9 +22,7 @@ std::shared_ptr<Device> NewKernelDevice(KernelTable kernels, uint64_t /*seed*/) 
   options.budget_bytes = size_t{64} << 20;
   options.pinned_bytes = size_t{16} << 20;
   options.kernels = std::move(kernels);
-  auto device = OpenCudaDevice(options);
-  EXPECT_TRUE(device.ok()) << device.status();
-  return *std::move(device);
+  return OpenCudaDevice(options).value();
 }
 
 size_t KernelsLaunched(const Device& /*device*/) {

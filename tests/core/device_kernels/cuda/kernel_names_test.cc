@@ -26,10 +26,6 @@ struct Exception {
 // None: the launchers and the twins of every kernel exist.
 const std::vector<Exception> kOnlyCuda = {};
 const std::vector<Exception> kOnlyEmulated = {};
-// On the CPU alone.
-const std::vector<Exception> kOnlyCpu = {
-    {"Matmul", "cublasLt is to compute matrix products on GPUs, and nothing loads it yet"},
-};
 
 std::vector<std::string> Without(std::vector<std::string> names,
                                  const std::vector<Exception>& exceptions) {
@@ -46,7 +42,7 @@ TEST(KernelNamesTest, GpusHaveTheOperatorsOfEmulatedDevices) {
   const std::vector<std::string> gpu = cuda::OperatorKernels().Names();
   EXPECT_THAT(Without(gpu, kOnlyCuda),
               ElementsAreArray(Without(emulated::OperatorKernels().Names(), kOnlyEmulated)));
-  EXPECT_THAT(gpu, ElementsAreArray(Without(ops::CpuKernels().Names(), kOnlyCpu)));
+  EXPECT_THAT(gpu, ElementsAreArray(ops::CpuKernels().Names()));
 }
 
 TEST(KernelNamesTest, GpusHaveAllDenseOptimizers) {
