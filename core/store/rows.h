@@ -25,7 +25,6 @@
 #include "core/store/changing.h"
 #include "core/store/value.h"
 #include "core/tensor/dtype.h"
-#include "core/tensor/ops/gather.h"
 #include "core/tensor/shape.h"
 #include "core/tensor/tensor.h"
 
@@ -74,11 +73,9 @@ class Rows : public Object {
   // ids are in range and no two are equal.
   // Errors: those of the device, and RESOURCE_EXHAUSTED there; on the host none.
   absl::Status Write(Changing, absl::Span<const int64_t> ids, const std::byte* next);
-  // The same for `ids` and packed `rows` on the table's device, which may still be at work when
-  // this returns. Allocates nothing and cannot fail. Requires: the table is on a device.
-  void WriteThere(Changing, const Tensor& ids, const Tensor& rows) {
-    ops::ScatterRowsThere(table_, ids, rows);
-  }
+  // Returns the address of all rows, packed, for a kernel of the table's device that changes rows
+  // in place. Requires: the table is on a device.
+  std::byte* AddressThere(Changing) { return table_.mutable_address(); }
   // Replaces all rows as one update. Returns the new version.
   // Errors: INVALID_ARGUMENT for another shape or dtype; RESOURCE_EXHAUSTED.
   absl::StatusOr<uint64_t> Assign(Changing, const Tensor& elements);

@@ -15,7 +15,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <type_traits>
 
 #include "kernels/cuda/block.h"
@@ -27,22 +26,12 @@
 #include "kernels/optim/adagrad.h"
 #include "kernels/optim/arrays.h"
 #include "kernels/optim/sgd.h"
+#include "kernels/rows/device_rows.h"
 #include "kernels/rows/rows_optim.h"
 
 namespace psd::kernels::cuda {
 
 // ---- groups
-
-// Groups of positions in the memory of the device; see kernels::RowGroups. How many groups there
-// are may be known on the device only.
-struct DeviceRowGroups {
-  size_t room = 0;                // the most groups
-  size_t size = 0;                // the number of positions, below 2^32
-  int64_t* ids = nullptr;         // `room` elements
-  uint32_t* begins = nullptr;     // `room` + 1 elements
-  uint32_t* positions = nullptr;  // `size` elements
-  uint32_t* count = nullptr;      // one element: the number of groups
-};
 
 // Sets out[i] to i.
 template <template <typename> class ArrayOf>
@@ -141,21 +130,6 @@ struct SumRowsBody {
 };
 
 // ---- steps
-
-// Some rows of a table and their gradients, all in the memory of the device. The rows are stepped
-// in place. No two arrays overlap.
-struct DeviceRowBatch {
-  NumberType type = NumberType::kF32;  // or kF64
-  void* table = nullptr;               // packed rows
-  size_t rows = 0;                     // of the table
-  size_t width = 0;
-  DeviceRowGroups groups;
-  const void* gradients = nullptr;  // a packed row for each position
-  // As rows_optim.h says: as large as the table, or one number for each row for row-wise Adagrad.
-  void* state[2] = {};
-  double gradient_scale = 1;
-  double gradient_limit = std::numeric_limits<double>::infinity();
-};
 
 // The summed gradients of rows, scaled and limited, with the rows that they step.
 template <typename T, template <typename> class ArrayOf>
@@ -288,6 +262,12 @@ struct StepRowwiseBody {
 
 // ---- dispatch
 
+// Calls f with a value of the type, which is f32 or f64.
+template <typename F>
+void WithRowType(OptimType type, const F& f) {
+  type == OptimType::kF64 ? f(double{}) : f(float{});
+}
+
 template <template <typename> class ArrayOf, typename Make, typename Run>
 void WithNumberPositions(uint32_t* out, size_t count, const Make& make, const Run& run) {
   if (count > 0) run(NumberPositionsBody<ArrayOf>{make(out, count)}, count);
@@ -323,11 +303,11 @@ GroupedRows<T, ArrayOf> MakeGroupedRows(const DeviceRowGroups& groups, const voi
 }
 
 template <template <typename> class ArrayOf, typename Make, typename Run>
-void WithSumRows(NumberType type, const DeviceRowGroups& groups, const void* rows, size_t width,
+void WithSumRows(OptimType type, const DeviceRowGroups& groups, const void* rows, size_t width,
                  void* out, const Make& make, const Run& run) {
   const size_t count = groups.room * width;
   if (count == 0) return;
-  WithFloatType(type, [&](auto zero) {
+  WithRowType(type, [&](auto zero) {
     using T = decltype(zero);
     run(SumRowsBody<T, ArrayOf>{MakeGroupedRows<T, ArrayOf>(groups, rows, width, make),
                                 make(As<T>(out), count)},
@@ -354,7 +334,7 @@ void WithStepRows(const Options& options, int64_t step, const DeviceRowBatch& ba
                   const Make& make, const Run& run) {
   const size_t count = batch.groups.room * batch.width;
   if (count == 0) return;
-  WithFloatType(batch.type, [&](auto zero) {
+  WithRowType(batch.type, [&](auto zero) {
     using T = decltype(zero);
     WithRowUpdate<T>(options, step, [&](const auto& update) {
       using Update = std::decay_t<decltype(update)>;
@@ -372,7 +352,7 @@ void WithStepRowwise(const RowAdagradOptions& options, int64_t step, const Devic
                      const Make& make, const Run& run) {
   if (batch.groups.room * batch.width == 0) return;
   const double rate = options.lr / (1 + static_cast<double>(step - 1) * options.lr_decay);
-  WithFloatType(batch.type, [&](auto zero) {
+  WithRowType(batch.type, [&](auto zero) {
     using T = decltype(zero);
     const BlockRows layout(batch.groups.room, batch.width);
     run(StepRowwiseBody<T, ArrayOf>{MakeSteppedRows<T, ArrayOf>(batch, options.maximize, 1,

@@ -63,8 +63,10 @@ struct GroupScratch {
 
 }  // namespace
 
-size_t GroupRowsScratchBytes(size_t size, size_t rows) {
-  return GroupScratch(size, rows).bytes();
+int GetGroupRowsScratch(size_t size, size_t rows, size_t& bytes) {
+  const GroupScratch parts(size, rows);
+  bytes = parts.bytes();
+  return parts.error;
 }
 
 int LaunchGroupRows(const int64_t* ids, size_t rows, const DeviceRowGroups& groups, void* scratch,

@@ -10,24 +10,25 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/cuda/operators.h"
-#include "kernels/cuda/rows.h"
+#include "kernels/optim/arrays.h"
+#include "kernels/rows/device_rows.h"
 #include "kernels/rows/rows_optim.h"
 
 struct CUstream_st;  // *cudaStream_t
 
 namespace psd::kernels::cuda {
 
-// Groups the positions 0 to groups.size - 1 by their ids, which are below `rows`. `scratch` has
-// GroupRowsScratchBytes(groups.size, rows) bytes, aligned to 256. Requires: groups.room >=
-// groups.size.
-size_t GroupRowsScratchBytes(size_t size, size_t rows);
+// Sets `bytes` to the size of the scratch for grouping `size` positions by ids below `rows`, which
+// depends on the current GPU of the thread.
+int GetGroupRowsScratch(size_t size, size_t rows, size_t& bytes);
+// Groups the positions 0 to groups.size - 1 by their ids, which are below `rows`. `scratch` has the
+// size that GetGroupRowsScratch says, and is aligned to 256. Requires: groups.room >= groups.size.
 int LaunchGroupRows(const int64_t* ids, size_t rows, const DeviceRowGroups& groups, void* scratch,
                     CUstream_st* stream);
 
 // Sets row k of `out`, which has groups.room rows, to the sum of the rows at the positions of group
 // k. Rows behind the last group stay as they are.
-int LaunchSumRows(NumberType type, const DeviceRowGroups& groups, const void* rows, size_t width,
+int LaunchSumRows(OptimType type, const DeviceRowGroups& groups, const void* rows, size_t width,
                   void* out, CUstream_st* stream);
 
 // Steps the rows of the batch in place, in one launch. `step` counts from 1.

@@ -16,7 +16,7 @@ int LaunchStep(const Options& options, int64_t step, const DeviceRowBatch& batch
 
 }  // namespace
 
-int LaunchSumRows(NumberType type, const DeviceRowGroups& groups, const void* rows, size_t width,
+int LaunchSumRows(OptimType type, const DeviceRowGroups& groups, const void* rows, size_t width,
                   void* out, CUstream_st* stream) {
   const RunOnGpu run(stream);
   WithSumRows<RawArray>(type, groups, rows, width, out, MakeRaw(), run);

@@ -9,10 +9,12 @@
 #include "core/device/emulated/emulated_device.h"
 #include "core/device_kernels/emulated/operator_kernels.h"
 #include "core/device_kernels/emulated/optim_kernels.h"
+#include "core/device_kernels/emulated/row_kernels.h"
 #ifdef PSD_CUDA
 #include "core/device/cuda/cuda_device.h"
 #include "core/device_kernels/cuda/operator_kernels.h"
 #include "core/device_kernels/cuda/optim_kernels.h"
+#include "core/device_kernels/cuda/row_kernels.h"
 #endif
 
 namespace psd::server {
@@ -28,6 +30,7 @@ absl::StatusOr<std::shared_ptr<Device>> OpenCuda(const DeviceConfig& device) {
   options.budget_bytes = device.budget_bytes;
   options.kernels = cuda::OperatorKernels();
   options.kernels.Add(cuda::OptimKernels());
+  options.kernels.Add(cuda::RowKernels());
   return OpenCudaDevice(options);
 }
 #else
@@ -46,6 +49,7 @@ absl::StatusOr<std::vector<std::shared_ptr<EmulatedDevice>>> OpenEmulated(
   EmulatedDeviceOptions options;
   options.kernels = emulated::OperatorKernels();
   options.kernels.Add(emulated::OptimKernels());
+  options.kernels.Add(emulated::RowKernels());
   options.most_blocks /= specs.size();  // together they must not exceed the process's mappings
   return EmulatedDevice::Create(specs, options);
 }

@@ -233,6 +233,60 @@ TEST_P(DeviceSaveTest, SavesAndLoads) {
   EXPECT_THAT(Must(trainer->List("owner", "w"))[0].kind, HasSubstr("on emu:0"));
 }
 
+// The state comes back too. With momentum, the rows that have some of it move without a gradient.
+TEST_P(DeviceSaveTest, SavesAndLoadsTables) {
+  const std::vector<OptimizerSpec> specs = {{"sgd", {{"lr", 0.1}, {"momentum", 0.9}}},
+                                            {"adagrad", {{"lr", 0.1}}},
+                                            {"rowwise_adagrad", {{"lr", 0.1}}},
+                                            {"sparse_adam", {{"lr", 0.1}}}};
+  for (const OptimizerSpec& spec : specs) {
+    SCOPED_TRACE(spec.type);
+    const auto disk = std::make_shared<checkpoint::FakeFileSystem>();
+    worker::RuntimeOptions options;
+    if (GetParam()) options.checkpoint_root = std::make_shared<checkpoint::FakeRoot>(disk);
+    DeviceOwner host("owner", options);
+    auto trainer = StartTrainer("trainer", {host.owner().address()});
+    CreateOptions on_device;
+    on_device.requires_grad = on_device.rows = true;
+    on_device.device = "emu:0";
+    const RRef table =
+        Must(trainer->GetOrCreate("owner", "table", Uniform({10, 3}, -1, 1, 7), on_device));
+    auto optimizer = Must(DistributedOptimizer::Create(*trainer, "main", spec, {table}));
+    const auto step = [&](const std::vector<int64_t>& ids) {
+      Context context = Must(trainer->NewContext());
+      const auto count = static_cast<int64_t>(ids.size());
+      const Tensor numbers = Tensor::Of<int64_t>({count}, ids);
+      const Variable rows = Must(trainer->LookUpRows({{table, numbers}}, context))[0];
+      ASSERT_TRUE(context.Backward({Sum(rows * rows)}).ok());
+      const absl::Status stepped = optimizer->Step(context);
+      ASSERT_TRUE(stepped.ok()) << stepped;
+    };
+    const auto rows = [&] {
+      const Tensor ids = Tensor::Of<int64_t>({10}, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9});
+      return Elements(Must(trainer->LookUpRows({{table, ids}}))[0].tensor());
+    };
+    step({1, 5, 1});
+    step({5, 9});
+    SaveOptions saving;
+    saving.dir = "saves";
+    saving.files = disk;
+    Must(SaveModel(*trainer, saving));
+    const std::vector<float> saved = rows();
+    step({1, 2});
+    const std::vector<float> later = rows();
+    step({0, 7});
+
+    LoadOptions loading;
+    loading.dir = "saves";
+    loading.files = disk;
+    Must(LoadModel(*trainer, loading));
+    EXPECT_EQ(rows(), saved);
+    optimizer = Must(DistributedOptimizer::Create(*trainer, "main", spec, {table}));
+    step({1, 2});
+    EXPECT_EQ(rows(), later);
+  }
+}
+
 TEST_P(DeviceWorkerTest, UnknownDevicesAndOtherDevicesAreRefused) {
   const absl::Status unknown = Make("w", "cuda:7").status();
   EXPECT_EQ(unknown.code(), absl::StatusCode::kInvalidArgument);

@@ -1,22 +1,16 @@
 // Steps that have given up their thread while the device still works on them. The tests run with
 // several seeds, which decide in which order the device works.
 
-#include <atomic>
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <string>
 #include <thread>
 #include <utility>
-#include <variant>
-#include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "core/base/buffer.h"
 #include "core/base/ids.h"
 #include "core/base/memory_budget.h"
-#include "core/base/memory_scope.h"
 #include "core/change/change.h"
 #include "core/change/changes.h"
 #include "core/change/replay.h"
@@ -28,12 +22,11 @@
 #include "core/runtime/runtime.h"
 #include "core/store/store.h"
 #include "core/tensor/tensor.h"
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/client/test_world.h"
 #include "tests/core/change/memory_journal.h"
-#include "tests/core/tensor/compare.h"
 #include "tests/device/device_owner.h"
+#include "tests/device/owner_steps.h"
 #include "tests/device/stall.h"
 
 namespace psd {
@@ -42,49 +35,12 @@ namespace {
 using optim::OwnerOptimizer;
 using optim::StepResult;
 using store::EntryPtr;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 using testing::Stall;
 
-// Also notes which account is charged for what the journal allocates for a step.
-class ScopeJournal : public change::MemoryJournal {
- public:
-  void Append(const change::Change& change) override {
-    if (std::holds_alternative<const optim::StepChange*>(change)) scope = MemoryScope::Current();
-    MemoryJournal::Append(change);
-  }
-  std::atomic<MemoryAccount*> scope{nullptr};
-};
-
-// The answer to a step. Outlives it.
-struct Answer {
-  absl::StatusOr<StepResult> result = absl::UnknownError("not answered");
-  std::atomic<bool> given{false};
-};
-
-class StepsUnderWayTest : public ::testing::TestWithParam<uint64_t> {
+class StepsUnderWayTest : public OwnerStepsTest {
  protected:
-  worker::RuntimeOptions Options() {
-    worker::RuntimeOptions options;
-    options.journal = journal_;
-    options.memory = memory_;
-    return options;
-  }
-  worker::Runtime& runtime() { return host_->owner().runtime(); }
-  EmulatedDevice& device() { return host_->device(); }
-
-  EntryPtr NewParameter(const std::string& name, const std::string& where, Tensor elements) {
-    change::CreateValue creation{
-        {}, name, nullptr, std::move(elements), false, /*requires_grad=*/true, where};
-    return Must(runtime().changes().Apply(std::move(creation)).Wait());
-  }
   EntryPtr HostOptimizer(const std::string& name, const EntryPtr& parameter) {
-    change::CreateOptimizer creation;
-    creation.name = name;
-    creation.groups = {{{"sgd", {{"lr", 1}}}, {parameter}}};
-    creation.life.id = runtime().ids().Next();
-    creation.life.owners = {{runtime().name(), runtime().incarnation()}};
-    return Must(runtime().changes().Apply(std::move(creation), nullptr).Wait());
+    return OwnerStepsTest::HostOptimizer(name, {"sgd", {{"lr", 1}}}, {parameter});
   }
   std::shared_ptr<OwnerOptimizer> NewOptimizer(const std::string& name, const EntryPtr& parameter) {
     return optim::OptimizerOf(*HostOptimizer(name, parameter));
@@ -94,47 +50,18 @@ class StepsUnderWayTest : public ::testing::TestWithParam<uint64_t> {
     Step(optimizer, answer, runtime().ids().Next());
   }
   void Step(OwnerOptimizer& optimizer, Answer& answer, GlobalId id) {
-    optim::StepRequest request;
-    request.step_id = id;
-    request.member.session = {kTrainer, 1};
     const EntryPtr& parameter = optimizer.table()[0].entry();
     const Tensor gradient =
         *Tensor::Full(parameter->parameter->shape(), parameter->parameter->dtype(), 1);
-    request.plan = Must(optimizer.table().Plan({{parameter->id, gradient, 1}}));
-    request.done = [&answer](absl::StatusOr<StepResult> result) {
-      answer.result = std::move(result);
-      answer.given = true;
-    };
-    optimizer.Step(std::move(request));
+    OwnerStepsTest::Step(optimizer, Must(optimizer.table().Plan({{parameter->id, gradient, 1}})),
+                         answer, id);
   }
   // Waits until a step has been added to the stalled device.
   static void AwaitUnderWay(const EntryPtr& parameter, const Answer& answer) {
     while (parameter->parameter->version() == 1 && !answer.given) std::this_thread::yield();
     EXPECT_FALSE(answer.given) << answer.result.status();
   }
-  static void Await(const Answer& answer) {
-    while (!answer.given) std::this_thread::yield();
-  }
-  void ExpectElements(const EntryPtr& parameter, const Tensor& elements) {
-    EXPECT_TRUE(ops::Equal(*Must(parameter->parameter->Pin()).tensor.ToHost(), elements));
-  }
-  static void ExpectLost(const Answer& answer, const std::string& why) {
-    const absl::Status& status = answer.result.status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
-    EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("emu:0"), HasSubstr(why)));
-  }
-  // Whether nothing uses the device's pinned memory.
-  bool AllPinnedMemoryIsFree() {
-    return device().pinned_memory().Allocate(EmulatedDeviceOptions().pinned_bytes).ok();
-  }
 
-  static constexpr Incarnation kTrainer = 4711;
-  static Tensor Full(float value) { return *Tensor::Full({6}, DType::kF32, value); }
-
-  const std::shared_ptr<ScopeJournal> journal_ = std::make_shared<ScopeJournal>();
-  const std::shared_ptr<MemoryBudget> memory_ = MemoryBudget::Create(size_t{1} << 30);
-  std::unique_ptr<DeviceOwner> host_ =
-      std::make_unique<DeviceOwner>("owner", Options(), GetParam());
   const EntryPtr w_ = NewParameter("w", "emu:0", Full(5));
   const std::shared_ptr<OwnerOptimizer> optimizer_ = NewOptimizer("main", w_);
 };

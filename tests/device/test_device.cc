@@ -6,6 +6,7 @@
 #include "core/base/status.h"
 #include "core/device_kernels/emulated/operator_kernels.h"
 #include "core/device_kernels/emulated/optim_kernels.h"
+#include "core/device_kernels/emulated/row_kernels.h"
 
 namespace psd::testing {
 
@@ -16,6 +17,7 @@ std::vector<std::shared_ptr<EmulatedDevice>> NewTestDevices(int count, uint64_t 
   options.seed = seed;
   options.kernels = emulated::OperatorKernels();
   options.kernels.Add(emulated::OptimKernels());
+  options.kernels.Add(emulated::RowKernels());
   auto devices = EmulatedDevice::Create(count, options);
   PSD_CHECK(devices.ok(), devices.status().message());
   return *std::move(devices);

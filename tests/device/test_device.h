@@ -15,8 +15,8 @@ namespace psd::testing {
 // which order their work runs (core/device/emulated/stream_scheduler.h). All work is on their
 // default streams.
 //
-// They have the kernels of core/device_kernels/emulated: all dense optimizers, and the operators
-// that are listed there.
+// They have the kernels of core/device_kernels/emulated: all optimizers, dense and of rows, and the
+// operators that are listed there.
 std::vector<std::shared_ptr<EmulatedDevice>> NewTestDevices(int count, uint64_t seed,
                                                             size_t budget_bytes = size_t{16} << 20);
 

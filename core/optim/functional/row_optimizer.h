@@ -11,6 +11,7 @@
 #include "absl/types/span.h"
 #include "core/optim/functional/functional_optimizer.h"
 #include "core/tensor/dtype.h"
+#include "kernels/rows/device_rows.h"
 
 namespace psd::optim {
 
@@ -48,8 +49,15 @@ class RowOptimizer {
   virtual absl::Status CheckOptions() const = 0;
   // Whether rows that had a gradient in an earlier step also move in steps without one.
   virtual bool MovesWithoutGradient() const { return false; }
-  // Takes one step. Cannot fail, because everything was checked before.
+  // Errors: UNIMPLEMENTED, naming a kernel and the device, for a device that cannot step rows.
+  virtual absl::Status CheckDevice(const Device& device) const = 0;
+  // Takes one step on the CPU. Cannot fail, because everything was checked before.
   virtual void Apply(const RowArrays& arrays) const = 0;
+  // Takes step number `step`, counted for the table, as work of `stream`. The rows are stepped in
+  // place. Cannot fail; an event of the stream tells when the work is done, and reports its
+  // failure. Requires: CheckDevice of the stream's device is OK.
+  virtual void ApplyThere(Stream& stream, int64_t step,
+                          const kernels::DeviceRowBatch& batch) const = 0;
 };
 
 }  // namespace psd::optim

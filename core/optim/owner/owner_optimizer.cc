@@ -374,9 +374,7 @@ absl::Status OwnerOptimizer::Check(const StepPlan& plan) const {
 
 Device* OwnerOptimizer::OnlyDevice(const StepPlan& plan) const {
   Device* const device = table_[plan.indices[0]].device();
-  const auto is_there = [&](size_t index) {
-    return table_.versions(index) != nullptr && table_[index].device() == device;
-  };
+  const auto is_there = [&](size_t index) { return table_[index].device() == device; };
   return std::all_of(plan.indices.begin(), plan.indices.end(), is_there) ? device : nullptr;
 }
 
@@ -452,8 +450,8 @@ absl::StatusOr<std::vector<DeviceEvent>> OwnerOptimizer::RunKernelsWhere(store::
   for (const Alone& each : alone) {
     SteppedParameter& parameter = table_[plan.indices[each.number]];
     const RowOptimizer& function = *change.functions[parameter.group()]->rows();
-    PSD_RETURN_IF_ERROR(
-        parameter.ApplyRows(changing, function, plan.gradients[each.number], each.rows));
+    parameter.ApplyRows(changing, function, plan.gradients[each.number], each.rows);
+    if (on_devices) sweep.Covers(CurrentStream(parameter.device()));
   }
   return sweep.Start(helpers_);
 }

@@ -75,13 +75,14 @@ class OwnerOptimizer : public store::Object, public std::enable_shared_from_this
   // among `helpers`. Steps and measurements of more than kInlineElements, and all steps of
   // parameters on devices, run on `large_steps`, because the thread that ends their wait may belong
   // to the carrier or the timer, and must neither compute for long nor wait for a device. If
-  // `large_steps` is null or full, they run on that thread all the same. Steps whose parameters are
-  // all dense and on one device do not wait for it: `completions` ends them; if it is null, the
-  // thread of the step waits. Every change goes through `changes`. `registry`, `store`, `changes`
-  // and the executors must outlive the last step. Errors: INVALID_ARGUMENT (no group; groups of
-  // several types; an option or setting that is unknown or out of range; a value that is not a
-  // parameter or does not require grad; a repeated parameter; a dtype that the optimizer cannot
-  // step), NOT_FOUND (an unknown type), RESOURCE_EXHAUSTED; nothing is reserved then.
+  // `large_steps` is null or full, they run on that thread all the same. Steps whose parameters
+  // are all on one device do not wait for it: `completions` ends them; if it is null, the thread of
+  // the step waits. Every change goes through `changes`. `registry`, `store`, `changes` and the
+  // executors must outlive the last step. Errors: INVALID_ARGUMENT (no group; groups of several
+  // types; an option or setting that is unknown or out of range; a value that is not a parameter or
+  // does not require grad; a repeated parameter; a dtype that the optimizer cannot step), NOT_FOUND
+  // (an unknown type), UNIMPLEMENTED (a parameter on a device that lacks a kernel),
+  // RESOURCE_EXHAUSTED; nothing is reserved then.
   static absl::StatusOr<std::shared_ptr<OwnerOptimizer>> Create(
       std::vector<ParameterGroup> groups, const OptimizerSettings& settings,
       const OptimizerRegistry& registry, store::Store& store, ChangeApplier& changes,
@@ -279,8 +280,8 @@ class OwnerOptimizer : public store::Object, public std::enable_shared_from_this
   // Steps the parameters on devices, or the parameters on the host. Returns the events of devices.
   absl::StatusOr<std::vector<DeviceEvent>> RunKernelsWhere(store::Changing changing,
                                                            StepChange& change, bool on_devices);
-  // Returns the device that has all parameters of the plan, if all of them have versions. Null: it
-  // is the host, or there are several, or tables of rows. Requires: the plan has a parameter.
+  // Returns the device that has all parameters of the plan. Null: it is the host, or there are
+  // several. Requires: the plan has a parameter.
   Device* OnlyDevice(const StepPlan& plan) const;
   void Abandon(store::Changing changing, const StepChange& change);
   void Record(StepChange& change) PSD_EXCLUDES(mutex_);

@@ -1,7 +1,7 @@
 #pragma once
 
 // Runs the dense part of a step: the arrays of all parameters, with as few kernel calls as
-// possible, and on several threads if the step is large.
+// possible, and on several threads if the step is large. Makes the events of a step on devices.
 
 #include <cstddef>
 #include <cstdint>
@@ -40,6 +40,9 @@ class StepSweep {
   // work. Neighbours with equal stream, dtype and step number are stepped by one call.
   void Add(size_t group, Stream* stream, DType dtype, int64_t step,
            const kernels::OptimArrays& arrays);
+
+  // Start also returns an event of `stream`, to which the caller has added other work of the step.
+  void Covers(Stream* stream) { streams_.insert(stream); }
 
   // Applies everything that was added, on this thread and on `helpers`. Returns when all of it is
   // done on the CPU and added to the streams, with an event for each of these. The result does not

@@ -9,7 +9,6 @@
 #include "core/base/device.h"
 #include "core/base/remedy.h"
 #include "core/base/status.h"
-#include "core/base/stream.h"
 #include "core/optim/rows/row_batches.h"
 #include "core/tensor/ops/cast.h"
 #include "core/tensor/ops/sum.h"
@@ -110,15 +109,13 @@ class DenseParameter : public SteppedParameter {
   int64_t StepElements(const ParameterGradient& /*gradient*/) const override { return elements_; }
   absl::StatusOr<bool> BeginStep(store::Changing, const ParameterGradient& gradient,
                                  kernels::OptimArrays& arrays, StepMemory& memory) override;
-  absl::Status ApplyRows(store::Changing, const RowOptimizer& function,
-                         const ParameterGradient& gradient, RowArrays rows) override;
+  void ApplyRows(store::Changing, const RowOptimizer& function, const ParameterGradient& gradient,
+                 RowArrays rows) override;
 
   std::vector<StateArray> state() const override { return StateArrays(blocks_); }
 
  private:
   absl::Status PrepareSparse(ParameterGradient& gradient) const;
-  // Copies the gradient to gradient_, and adds to `memory` what must live until that is done.
-  absl::Status SendGradient(const std::byte* gradient, StepMemory& memory);
   size_t Bytes() const { return static_cast<size_t>(elements_) * ItemSize(dtype()); }
 
   store::Parameter& parameter_;  // the entry's
@@ -203,7 +200,8 @@ absl::StatusOr<bool> DenseParameter::BeginStep(store::Changing, const ParameterG
   if (gradient.rows != nullptr) return false;
   arrays.gradient = gradient.gradient->raw_data();
   if (device() != nullptr) {
-    PSD_RETURN_IF_ERROR(SendGradient(gradient.gradient->raw_data(), memory));
+    const SentPart whole{gradient.gradient->raw_data(), Bytes(), 0};
+    PSD_RETURN_IF_ERROR(SendParts(*device(), {whole}, *gradient_, memory));
     arrays.gradient = gradient_->data();
   }
   std::copy(state_.begin(), state_.end(), arrays.state);
@@ -212,18 +210,9 @@ absl::StatusOr<bool> DenseParameter::BeginStep(store::Changing, const ParameterG
   return true;
 }
 
-// The copy is added to the stream and not waited for, if there is pinned memory for it.
-absl::Status DenseParameter::SendGradient(const std::byte* gradient, StepMemory& memory) {
-  absl::StatusOr<std::shared_ptr<Block>> pinned = device()->pinned_memory().Allocate(Bytes());
-  if (!pinned.ok() || Bytes() == 0) return device()->CopyIn(gradient_->data(), gradient, Bytes());
-  std::memcpy((*pinned)->data(), gradient, Bytes());
-  memory.push_back(*pinned);
-  return CurrentStream(device())->CopyIn(gradient_->data(), (*pinned)->data(), Bytes());
-}
-
 // Copies the old version, then replaces the rows that have a gradient.
-absl::Status DenseParameter::ApplyRows(store::Changing, const RowOptimizer& function,
-                                       const ParameterGradient& gradient, RowArrays rows) {
+void DenseParameter::ApplyRows(store::Changing, const RowOptimizer& function,
+                               const ParameterGradient& gradient, RowArrays rows) {
   std::byte* const next = rows.next;
   if (next != rows.table && elements_ > 0) std::memcpy(next, rows.table, Bytes());
   rows.width = static_cast<size_t>(shape_[1]);
@@ -232,14 +221,13 @@ absl::Status DenseParameter::ApplyRows(store::Changing, const RowOptimizer& func
   rows.dtype = dtype();
   rows.step = NextStep();
   const size_t row_bytes = RowBytes(parameter_);
-  batches_.Step(function, gradient.rows->groups, rows,
+  batches_.Step(function, *gradient.rows->groups, rows,
                 [&](absl::Span<const int64_t> ids, const std::byte* changed) {
                   for (size_t i = 0; i < ids.size(); ++i) {
                     std::memcpy(next + static_cast<size_t>(ids[i]) * row_bytes,
                                 changed + i * row_bytes, row_bytes);
                   }
                 });
-  return absl::OkStatus();
 }
 
 double DenseParameter::SumOfSquares(const ParameterGradient& gradient) const {

@@ -23,6 +23,7 @@
 #include "core/optim/functional/functional_optimizer.h"
 #include "core/optim/functional/row_optimizer.h"
 #include "core/optim/parameters/kept_tensor.h"
+#include "core/optim/parameters/step_memory.h"
 #include "core/optim/rows/sparse_gradient.h"
 #include "core/store/changing.h"
 #include "core/store/parameter.h"
@@ -61,9 +62,6 @@ struct StateArray {
   size_t bytes = 0;
   Device* device = nullptr;  // null for the host
 };
-
-// Memory of the host that a device uses during a step.
-using StepMemory = std::vector<std::shared_ptr<Block>>;
 
 // A parameter with its state. BeginStep, ApplyRows, AbandonStep, StateReplaced, steps and set_steps
 // require the write claims of the optimizer and of the parameter. All other functions are
@@ -127,10 +125,10 @@ class SteppedParameter : public SmallObject {
                                          kernels::OptimArrays& arrays, StepMemory& memory) = 0;
   // Counts and applies the step that BeginStep has begun and left to this function. The caller has
   // set in `rows` the gradient's scale and limit and, for a parameter with versions, the version to
-  // read (`table`) and the version to write (`next`, here the whole version). Errors: those of the
-  // device; on the host none.
-  virtual absl::Status ApplyRows(store::Changing, const RowOptimizer& function,
-                                 const ParameterGradient& gradient, RowArrays rows) = 0;
+  // read (`table`) and the version to write (`next`, here the whole version). A device does this as
+  // work of the thread's CurrentStream, and may still be at work when this returns.
+  virtual void ApplyRows(store::Changing, const RowOptimizer& function,
+                         const ParameterGradient& gradient, RowArrays rows) = 0;
   // Ends a step that may have begun and was not applied. `steps` is the count from before it.
   virtual void AbandonStep(store::Changing changing, int64_t steps) { set_steps(changing, steps); }
 

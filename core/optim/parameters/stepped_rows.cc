@@ -1,7 +1,6 @@
 #include "core/optim/parameters/stepped_rows.h"
 
 #include <algorithm>
-#include <numeric>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -11,14 +10,17 @@
 #include "core/base/device.h"
 #include "core/base/remedy.h"
 #include "core/base/status.h"
+#include "core/base/stream.h"
 #include "core/optim/functional/row_optimizer.h"
-#include "core/optim/parameters/staged_rows.h"
+#include "core/optim/parameters/device_gradient.h"
+#include "core/optim/parameters/step_memory.h"
 #include "core/optim/rows/row_batches.h"
 #include "core/optim/rows/sparse_gradient.h"
 #include "core/store/changing.h"
 #include "core/store/rows.h"
 #include "core/tensor/tensor.h"
 #include "kernels/optim/arrays.h"
+#include "kernels/rows/device_rows.h"
 #include "kernels/rows/rows.h"
 
 namespace psd::optim {
@@ -75,22 +77,32 @@ class SteppedRows : public SteppedParameter {
   }
   absl::StatusOr<bool> BeginStep(store::Changing, const ParameterGradient& gradient,
                                  kernels::OptimArrays& arrays, StepMemory& memory) override;
-  absl::Status ApplyRows(store::Changing changing, const RowOptimizer& function,
-                         const ParameterGradient& gradient, RowArrays all) override;
+  void ApplyRows(store::Changing changing, const RowOptimizer& function,
+                 const ParameterGradient& gradient, RowArrays all) override;
   void AbandonStep(store::Changing changing, int64_t steps) override {
     SteppedParameter::AbandonStep(changing, steps);
-    staged_.reset();
+    begun_.reset();
   }
   absl::Status StateReplaced() override;
   std::vector<StateArray> state() const override { return StateArrays(blocks_); }
 
  private:
-  // Steps the rows of `groups`. `all` has everything except the rows and their state.
-  absl::Status Step(store::Changing changing, const RowOptimizer& function,
-                    const kernels::RowGroups& groups, RowArrays all);
-  // As Step, for a table on a device, whose rows are staged.
-  absl::Status StepThere(store::Changing changing, const RowOptimizer& function,
-                         const kernels::RowGroups& groups, RowArrays all, StagedRows staged);
+  // A step that has begun on a device and is not applied yet.
+  struct Begun {
+    DeviceGradient gradient;
+    std::vector<int64_t> touched;  // as touched_, after the step
+  };
+
+  // Joins the parts of a gradient, and groups them if the host does that.
+  absl::StatusOr<std::shared_ptr<const SparseGradient>> Join(
+      absl::Span<const SparseTensor> parts) const {
+    return device() == nullptr || moves_without_gradient_ ? GroupEntries(parts)
+                                                          : JoinEntries(parts);
+  }
+  // `all` has the number of the step and the gradient's scale and limit.
+  void StepHere(store::Changing changing, const RowOptimizer& function,
+                const SparseGradient& gradient, RowArrays all);
+  void StepThere(store::Changing changing, const RowOptimizer& function, const RowArrays& all);
 
   const std::shared_ptr<store::Rows> rows_;  // shared with the entry
   const bool moves_without_gradient_;        // whether a step also moves rows without a gradient
@@ -98,10 +110,9 @@ class SteppedRows : public SteppedParameter {
   std::vector<StateBlock> blocks_;
   std::vector<std::byte*> state_;  // the blocks' data
   // The rows that had a gradient in some step, ascending. Needed for optimizers that also move such
-  // rows in every later step.
+  // rows in every later step; empty for others.
   std::vector<int64_t> touched_;
-  // The rows of a step that has begun and is not applied yet. Used for a table on a device only.
-  std::optional<StagedRows> staged_;
+  std::optional<Begun> begun_;
 };
 
 absl::Status SteppedRows::Init(const RowOptimizer& function, MemoryAccount& memory) {
@@ -119,6 +130,7 @@ absl::Status SteppedRows::Init(const RowOptimizer& function, MemoryAccount& memo
 
 // Recomputes touched_: a row whose state is not all zero had a gradient in some step.
 absl::Status SteppedRows::StateReplaced() {
+  if (!moves_without_gradient_) return absl::OkStatus();
   const auto rows = static_cast<size_t>(rows_->NumRows());
   std::vector<Tensor> arrays;  // readable by the host
   for (const StateBlock& each : blocks_) {
@@ -154,7 +166,7 @@ absl::Status SteppedRows::Prepare(ParameterGradient& gradient) const {
         absl::StrCat("the gradient for ", entry()->Label(), ", ", rows_->TypeName(),
                      ", has another shape or dtype: it is ", part.ToString()));
   }
-  PSD_ASSIGN_OR_RETURN(gradient.rows, GroupEntries(gradient.sparse));
+  PSD_ASSIGN_OR_RETURN(gradient.rows, Join(gradient.sparse));
   gradient.sparse = {gradient.rows->entries};
   return absl::OkStatus();
 }
@@ -165,68 +177,79 @@ absl::StatusOr<ParameterGradient> SteppedRows::Sum(const ParameterGradient& a,
   sum.parameter = a.parameter;
   sum.version = a.version;
   sum.version.Add(b.version);
-  PSD_ASSIGN_OR_RETURN(sum.rows, GroupEntries({a.rows->entries, b.rows->entries}));
+  PSD_ASSIGN_OR_RETURN(sum.rows, Join({a.rows->entries, b.rows->entries}));
   sum.sparse = {sum.rows->entries};
   return sum;
 }
 
 absl::StatusOr<bool> SteppedRows::BeginStep(store::Changing, const ParameterGradient& gradient,
-                                            kernels::OptimArrays& /*arrays*/,
-                                            StepMemory& /*memory*/) {
-  if (rows_->device() == nullptr) return false;
-  const kernels::RowGroups& groups = gradient.rows->groups;
+                                            kernels::OptimArrays& /*arrays*/, StepMemory& memory) {
+  if (device() == nullptr) return false;
+  const SparseGradient& given = *gradient.rows;
+  const auto send = [&](const kernels::RowGroups* groups) {
+    return DeviceGradient::Send(*device(), given.entries, groups,
+                                static_cast<size_t>(rows_->NumRows()), memory);
+  };
+  Begun begun;
   if (moves_without_gradient_) {
-    PSD_ASSIGN_OR_RETURN(staged_, StagedRows::Read(*rows_, blocks_, WithIds(groups, touched_).ids));
+    kernels::RowGroups groups = WithIds(*given.groups, touched_);
+    PSD_ASSIGN_OR_RETURN(begun.gradient, send(&groups));
+    begun.touched = std::move(groups.ids);
   } else {
-    PSD_ASSIGN_OR_RETURN(staged_, StagedRows::Read(*rows_, blocks_, groups.ids));
+    PSD_ASSIGN_OR_RETURN(begun.gradient, send(nullptr));
   }
+  begun_ = std::move(begun);
   return false;
 }
 
-absl::Status SteppedRows::ApplyRows(store::Changing changing, const RowOptimizer& function,
-                                    const ParameterGradient& gradient, RowArrays all) {
-  all.width = rows_->width();
-  all.gradients = gradient.rows->entries.values().raw_data();
-  all.dtype = rows_->dtype();
+void SteppedRows::ApplyRows(store::Changing changing, const RowOptimizer& function,
+                            const ParameterGradient& gradient, RowArrays all) {
   all.step = NextStep();
-  if (moves_without_gradient_) {
-    kernels::RowGroups groups = WithIds(gradient.rows->groups, touched_);
-    PSD_RETURN_IF_ERROR(Step(changing, function, groups, all));
-    touched_ = std::move(groups.ids);
+  if (device() == nullptr) {
+    StepHere(changing, function, *gradient.rows, all);
   } else {
-    PSD_RETURN_IF_ERROR(Step(changing, function, gradient.rows->groups, all));
+    StepThere(changing, function, all);
   }
   rows_->FinishUpdate(changing);
-  return absl::OkStatus();
 }
 
-absl::Status SteppedRows::Step(store::Changing changing, const RowOptimizer& function,
-                               const kernels::RowGroups& groups, RowArrays all) {
-  if (rows_->device() != nullptr)
-    return StepThere(changing, function, groups, all, *std::exchange(staged_, std::nullopt));
+void SteppedRows::StepHere(store::Changing changing, const RowOptimizer& function,
+                           const SparseGradient& gradient, RowArrays all) {
+  all.width = rows_->width();
+  all.gradients = gradient.entries.values().raw_data();
+  all.dtype = rows_->dtype();
   all.table = rows_->elements();
   all.state = absl::MakeConstSpan(state_);
-  absl::Status written;
-  batches_.Step(function, groups, all, [&](absl::Span<const int64_t> ids, const std::byte* next) {
-    written.Update(rows_->Write(changing, ids, next));
-  });
-  return written;
+  const auto publish = [&](absl::Span<const int64_t> ids, const std::byte* next) {
+    const absl::Status written = rows_->Write(changing, ids, next);
+    PSD_CHECK(written.ok(), written.message());
+  };
+  if (moves_without_gradient_) {
+    kernels::RowGroups groups = WithIds(*gradient.groups, touched_);
+    batches_.Step(function, groups, all, publish);
+    touched_ = std::move(groups.ids);
+  } else {
+    batches_.Step(function, *gradient.groups, all, publish);
+  }
 }
 
-absl::Status SteppedRows::StepThere(store::Changing changing, const RowOptimizer& function,
-                                    const kernels::RowGroups& groups, RowArrays all,
-                                    StagedRows staged) {
-  all.table = staged.rows();
-  all.state = staged.state();
-  kernels::RowGroups numbered = groups;  // a staged row's id is its number in the step
-  std::iota(numbered.ids.begin(), numbered.ids.end(), 0);
-  std::vector<std::byte> next;
-  const size_t row_bytes = rows_->width() * ItemSize(rows_->dtype());
-  next.reserve(groups.ids.size() * row_bytes);
-  batches_.Step(function, numbered, all, [&](absl::Span<const int64_t> ids, const std::byte* rows) {
-    next.insert(next.end(), rows, rows + ids.size() * row_bytes);
-  });
-  return staged.Write(changing, *rows_, next.data());
+// The memory of the gradient is freed in the order of the stream.
+void SteppedRows::StepThere(store::Changing changing, const RowOptimizer& function,
+                            const RowArrays& all) {
+  Begun begun = *std::exchange(begun_, std::nullopt);
+  Stream& stream = *CurrentStream(device());
+  kernels::DeviceRowBatch batch;
+  batch.type = OptimTypeOf(dtype());
+  batch.table = rows_->AddressThere(changing);
+  batch.rows = static_cast<size_t>(rows_->NumRows());
+  batch.width = rows_->width();
+  batch.groups = begun.gradient.Group(stream);
+  batch.gradients = begun.gradient.values();
+  std::copy(state_.begin(), state_.end(), batch.state);
+  batch.gradient_scale = all.gradient_scale;
+  batch.gradient_limit = all.gradient_limit;
+  function.ApplyThere(stream, all.step, batch);
+  touched_ = std::move(begun.touched);
 }
 
 }  // namespace
@@ -245,6 +268,7 @@ absl::Status CheckSteppedRows(const store::Entry& entry, const FunctionalOptimiz
                           function.spec().type, " takes dense ones only")),
                       "use sgd, adagrad, rowwise_adagrad or sparse_adam");
   }
+  if (rows->device() != nullptr) PSD_RETURN_IF_ERROR(function.rows()->CheckDevice(*rows->device()));
   return function.rows()->CheckOptions();
 }
 

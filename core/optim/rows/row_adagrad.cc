@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "core/optim/rows/row_arrays.h"
+#include "core/optim/rows/row_kernels.h"
 #include "kernels/rows/rows_optim.h"
 
 namespace psd::optim {
@@ -24,6 +25,9 @@ class RowAdagrad : public RowOptimizer {
     return {{{"sum", dtype, initial_}, state_ == AdagradState::kPerRow}};
   }
   absl::Status CheckOptions() const override { return status_; }
+  absl::Status CheckDevice(const Device& device) const override {
+    return CheckRowKernels(kernel(), device);
+  }
   void Apply(const RowArrays& arrays) const override {
     WithRowType(arrays, [&](auto zero) {
       using T = decltype(zero);
@@ -35,8 +39,16 @@ class RowAdagrad : public RowOptimizer {
       }
     });
   }
+  void ApplyThere(Stream& stream, int64_t step,
+                  const kernels::DeviceRowBatch& batch) const override {
+    AddRowStep(kernel(), stream, options_, step, batch);
+  }
 
  private:
+  const StepRowsName<kernels::RowAdagradOptions>& kernel() const {
+    return state_ == AdagradState::kPerRow ? kRowwiseAdagradRows : kAdagradRows;
+  }
+
   const AdagradState state_;
   const double initial_;
   kernels::RowAdagradOptions options_;

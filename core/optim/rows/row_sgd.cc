@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "core/optim/rows/row_arrays.h"
+#include "core/optim/rows/row_kernels.h"
 #include "kernels/rows/rows_optim.h"
 
 namespace psd::optim {
@@ -24,11 +25,18 @@ class RowSgd : public RowOptimizer {
   }
   absl::Status CheckOptions() const override { return status_; }
   bool MovesWithoutGradient() const override { return options_.momentum != 0; }
+  absl::Status CheckDevice(const Device& device) const override {
+    return CheckRowKernels(kSgdRows, device);
+  }
   void Apply(const RowArrays& arrays) const override {
     WithRowType(arrays, [&](auto zero) {
       using T = decltype(zero);
       kernels::SgdRows(options_, arrays.step, KernelRows<T>(arrays), RowState<T>(arrays, 0));
     });
+  }
+  void ApplyThere(Stream& stream, int64_t step,
+                  const kernels::DeviceRowBatch& batch) const override {
+    AddRowStep(kSgdRows, stream, options_, step, batch);
   }
 
  private:

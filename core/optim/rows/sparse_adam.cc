@@ -8,6 +8,7 @@
 #include "core/base/status.h"
 #include "core/optim/functional/option_table.h"
 #include "core/optim/rows/row_arrays.h"
+#include "core/optim/rows/row_kernels.h"
 #include "core/optim/rows/rows_only.h"
 #include "kernels/rows/rows_optim.h"
 
@@ -28,12 +29,19 @@ class SparseAdam : public RowOptimizer {
     return {{{"exp_avg", dtype, 0}, false}, {{"exp_avg_sq", dtype, 0}, false}};
   }
   absl::Status CheckOptions() const override { return absl::OkStatus(); }
+  absl::Status CheckDevice(const Device& device) const override {
+    return CheckRowKernels(kSparseAdamRows, device);
+  }
   void Apply(const RowArrays& arrays) const override {
     WithRowType(arrays, [&](auto zero) {
       using T = decltype(zero);
       kernels::SparseAdamRows(options_, arrays.step, KernelRows<T>(arrays), RowState<T>(arrays, 0),
                               RowState<T>(arrays, 1));
     });
+  }
+  void ApplyThere(Stream& stream, int64_t step,
+                  const kernels::DeviceRowBatch& batch) const override {
+    AddRowStep(kSparseAdamRows, stream, options_, step, batch);
   }
 
  private:

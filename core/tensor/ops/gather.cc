@@ -72,21 +72,13 @@ absl::Status ScatterRows(Tensor& table, const Tensor& ids, const Tensor& rows) {
     return absl::InvalidArgumentError(absl::StrCat("ScatterRows: ", rows.ToString(), " is not ",
                                                    count, " rows of ", table.ToString()));
   }
-  PSD_RETURN_IF_ERROR(KernelFor(kScatterRows, table).status());
+  PSD_ASSIGN_OR_RETURN(ScatterRowsKernel* const kernel, KernelFor(kScatterRows, table));
   PSD_ASSIGN_OR_RETURN(const Tensor numbers, Beside(table, ids));
   PSD_ASSIGN_OR_RETURN(const Tensor packed, Beside(table, rows));
-  ScatterRowsThere(table, numbers, packed);
+  if (count == 0) return absl::OkStatus();
+  kernel(StreamFor(table), table.mutable_address(), RowBytes(table),
+         reinterpret_cast<const int64_t*>(numbers.address()), count, packed.address());
   return absl::OkStatus();
-}
-
-void ScatterRowsThere(Tensor& table, const Tensor& ids, const Tensor& rows) {
-  const absl::StatusOr<ScatterRowsKernel*> kernel = KernelFor(kScatterRows, table);
-  PSD_CHECK(kernel.ok() && AreTogether(table, ids) && AreTogether(table, rows),
-            "rows are scattered by the device that has them");
-  if (ids.NumElements() == 0) return;
-  (*kernel)(StreamFor(table), table.mutable_address(), RowBytes(table),
-            reinterpret_cast<const int64_t*>(ids.address()), static_cast<size_t>(ids.NumElements()),
-            rows.address());
 }
 
 }  // namespace psd::ops

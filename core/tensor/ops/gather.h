@@ -25,9 +25,5 @@ absl::StatusOr<Tensor> GatherRows(const Tensor& table, const Tensor& ids);
 // axis. Errors: those of CheckRowIds; INVALID_ARGUMENT if `rows` has another dtype or size;
 // UNIMPLEMENTED naming the device if it has no such kernel; RESOURCE_EXHAUSTED.
 absl::Status ScatterRows(Tensor& table, const Tensor& ids, const Tensor& rows);
-// The same for `ids` that were checked, where all three tensors are on one device, which may still
-// be at work when this returns. Allocates nothing and cannot fail.
-// Requires: what ScatterRows requires, and that the device has the kernel.
-void ScatterRowsThere(Tensor& table, const Tensor& ids, const Tensor& rows);
 
 }  // namespace psd::ops

@@ -3,6 +3,7 @@
 #include "core/device/emulated/emulated_device.h"
 #include "core/device_kernels/emulated/operator_kernels.h"
 #include "core/device_kernels/emulated/optim_kernels.h"
+#include "core/device_kernels/emulated/row_kernels.h"
 #include "tests/core/device_kernels/device_memory.h"
 #include "tests/core/device_kernels/kernel_device.h"
 
@@ -14,6 +15,10 @@ KernelTable DeviceOperators() {
 
 KernelTable DeviceOptimizers() {
   return emulated::OptimKernels();
+}
+
+KernelTable DeviceRowKernels() {
+  return emulated::RowKernels();
 }
 
 std::shared_ptr<Device> NewKernelDevice(KernelTable kernels, uint64_t seed) {

@@ -15,6 +15,7 @@ namespace psd::testing {
 
 KernelTable DeviceOperators();
 KernelTable DeviceOptimizers();
+KernelTable DeviceRowKernels();
 
 // Returns a device with these kernels, or null if this machine has no GPU. `seed` decides the order
 // of an emulated device's work.

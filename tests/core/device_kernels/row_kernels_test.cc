@@ -1,6 +1,5 @@
-// The kernels of rows of GPUs, run on an emulated device, against the CPU's.
-
-#include "core/device_kernels/emulated/row_kernels.h"
+// The kernels of rows of GPUs, run on an emulated device or on a GPU (kernel_device.h), against the
+// CPU's.
 
 #include <algorithm>
 #include <cmath>
@@ -13,41 +12,50 @@
 #include <type_traits>
 #include <vector>
 
+#include "core/base/device.h"
 #include "core/base/kernel_table.h"
 #include "core/base/stream.h"
-#include "core/device/emulated/emulated_device.h"
+#include "core/optim/rows/row_kernels.h"
 #include "gtest/gtest.h"
-#include "kernels/cuda/operators.h"
-#include "kernels/cuda/rows.h"
 #include "kernels/instruction_set.h"
+#include "kernels/optim/arrays.h"
+#include "kernels/rows/device_rows.h"
 #include "kernels/rows/rows.h"
 #include "kernels/rows/rows_optim.h"
 #include "tests/core/device_kernels/device_memory.h"
+#include "tests/core/device_kernels/kernel_device.h"
 
 namespace psd {
 namespace {
 
+using kernels::DeviceRowBatch;
+using kernels::DeviceRowGroups;
+using kernels::OptimType;
 using kernels::RowAdagradOptions;
 using kernels::RowBatch;
 using kernels::RowGroups;
 using kernels::RowSgdOptions;
 using kernels::SparseAdamOptions;
-using kernels::cuda::DeviceRowBatch;
-using kernels::cuda::DeviceRowGroups;
-using kernels::cuda::NumberType;
 using testing::DeviceCopy;
-using testing::DeviceWith;
+using testing::KernelsLaunched;
+using testing::NewKernelDevice;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr size_t kTableRows = 40;
 
 template <typename T>
-constexpr NumberType kType = std::is_same_v<T, double> ? NumberType::kF64 : NumberType::kF32;
+constexpr OptimType kType = std::is_same_v<T, double> ? OptimType::kF64 : OptimType::kF32;
+
+// Adds the kernel called `name` to the device's default stream.
+template <typename Signature, typename... Arguments>
+auto RunKernel(Device& device, const KernelName<Signature>& name, const Arguments&... arguments) {
+  return device.kernels().Find(name)(&device.default_stream(), arguments...);
+}
 
 // Groups on the device, with `room` for them, whose memory has other numbers at first.
 class Groups {
  public:
-  Groups(EmulatedDevice& device, size_t size, size_t room)
+  Groups(Device& device, size_t size, size_t room)
       : ids_(device, std::vector<int64_t>(room, -7)),
         begins_(device, std::vector<uint32_t>(room + 1, 99)),
         positions_(device, std::vector<uint32_t>(size, 99)),
@@ -55,7 +63,7 @@ class Groups {
         room_(room),
         size_(size) {}
   // A copy of `groups`.
-  Groups(EmulatedDevice& device, const RowGroups& groups)
+  Groups(Device& device, const RowGroups& groups)
       : ids_(device, groups.ids),
         begins_(device, groups.begins),
         positions_(device, groups.positions),
@@ -178,10 +186,16 @@ void StepOnCpu(const Kernel& kernel, const StepRun& run, Table<T>& table) {
                     static_cast<ptrdiff_t>(static_cast<size_t>(batch.ids[k]) * table.width));
 }
 
-// kernel(stream, step, batch) is one of the device's. `states` says how many arrays of state it
-// has.
-template <typename T, typename Kernel>
-void StepOnDevice(EmulatedDevice& device, const Kernel& kernel, size_t states, const StepRun& run,
+// A kernel of a device, its options, and how many arrays of state it has.
+template <typename Options>
+struct DeviceKernel {
+  const optim::StepRowsName<Options>& name;
+  Options options;
+  size_t states;
+};
+
+template <typename T, typename Options>
+void StepOnDevice(Device& device, const DeviceKernel<Options>& kernel, const StepRun& run,
                   Table<T>& table) {
   const DeviceCopy<T> elements(device, table.elements), gradients(device, table.gradients);
   const DeviceCopy<T> first(device, table.state[0]), second(device, table.state[1]);
@@ -193,29 +207,29 @@ void StepOnDevice(EmulatedDevice& device, const Kernel& kernel, size_t states, c
   batch.width = table.width;
   batch.groups = groups.arrays();
   batch.gradients = gradients.data();
-  if (states > 0) batch.state[0] = first.data();
-  if (states > 1) batch.state[1] = second.data();
+  if (kernel.states > 0) batch.state[0] = first.data();
+  if (kernel.states > 1) batch.state[1] = second.data();
   batch.gradient_scale = run.scale;
   batch.gradient_limit = run.limit;
-  const size_t before = device.kernels_launched();
-  kernel(&device.default_stream(), run.step, batch);
-  EXPECT_EQ(device.kernels_launched(), before + 1);
+  const size_t before = KernelsLaunched(device);
+  RunKernel(device, kernel.name, kernel.options, run.step, batch);
+  EXPECT_LE(KernelsLaunched(device), before + 1);
   table.elements = elements.Read();
   table.state[0] = first.Read();
   table.state[1] = second.Read();
 }
 
-class EmulatedRowTest : public ::testing::TestWithParam<uint64_t> {
+class DeviceRowTest : public ::testing::TestWithParam<uint64_t> {
  protected:
-  template <typename T, typename OnDevice, typename OnCpu>
-  void CompareAs(const OnDevice& on_device, const OnCpu& on_cpu, size_t states, bool exact,
+  template <typename T, typename Options, typename OnCpu>
+  void CompareAs(const DeviceKernel<Options>& on_device, const OnCpu& on_cpu, bool exact,
                  double ulps) {
     for (const size_t width : {1, 3, 16, 33, 300}) {
       Table<T> got(width, exact), want(width, exact);
       for (const StepRun& run :
            {StepRun{1, 1, kInfinity}, StepRun{2, 0.5, 0.25}, StepRun{3, 2, kInfinity}}) {
         SCOPED_TRACE(::testing::Message() << "width " << width << ", step " << run.step);
-        StepOnDevice(*device_, on_device, states, run, got);
+        StepOnDevice(*device_, on_device, run, got);
         StepOnCpu(on_cpu, run, want);
         ExpectNear(got.elements, want.elements, ulps, "table");
         ExpectNear(got.state[0], want.state[0], ulps, "state 0");
@@ -224,21 +238,25 @@ class EmulatedRowTest : public ::testing::TestWithParam<uint64_t> {
     }
   }
   // Where the CPU does not fuse, each fused operation makes a difference of a rounding.
-  template <typename OnDevice, typename OnCpu>
-  void Compare(const OnDevice& on_device, const OnCpu& on_cpu, size_t states) {
+  template <typename Options, typename OnCpu>
+  void Compare(const DeviceKernel<Options>& on_device, const OnCpu& on_cpu) {
     const double ulps = CpuFuses() ? 0 : 64;
-    CompareAs<float>(on_device, on_cpu, states, false, ulps);
-    CompareAs<double>(on_device, on_cpu, states, false, ulps);
+    CompareAs<float>(on_device, on_cpu, false, ulps);
+    CompareAs<double>(on_device, on_cpu, false, ulps);
   }
 
-  const std::shared_ptr<EmulatedDevice> device_ = DeviceWith(KernelTable(), GetParam());
+  void SetUp() override {
+    if (device_ == nullptr) GTEST_SKIP() << "this machine has no GPU";
+  }
+
+  const std::shared_ptr<Device> device_ = NewKernelDevice(testing::DeviceRowKernels(), GetParam());
 };
 
-INSTANTIATE_TEST_SUITE_P(Seeds, EmulatedRowTest, ::testing::Values(0, 1, 2));
+INSTANTIATE_TEST_SUITE_P(Seeds, DeviceRowTest, ::testing::Values(0, 1, 2));
 
 // ---- groups
 
-TEST_P(EmulatedRowTest, GroupsAreThoseOfTheCpu) {
+TEST_P(DeviceRowTest, GroupsAreThoseOfTheCpu) {
   std::vector<std::vector<int64_t>> all = {{}, {5}, {3, 3, 3}, {0, 1, 2, 3}, {9, 8, 7, 7, 0}};
   all.push_back(Ids(1000, 40, 1));
   all.push_back(Ids(300, int64_t{1} << 30, 2));
@@ -249,9 +267,10 @@ TEST_P(EmulatedRowTest, GroupsAreThoseOfTheCpu) {
     kernels::GroupRows(ids.data(), ids.size(), &want);
     const DeviceCopy<int64_t> there(*device_, ids);
     const Groups got(*device_, ids.size(), ids.size() + 3);
-    const DeviceCopy<uint64_t> scratch(
-        *device_, std::vector<uint64_t>(emulated::GroupRowsScratchBytes(ids.size()) / 8 + 1, ~0u));
-    emulated::GroupRows(&device_->default_stream(), there.data(), got.arrays(), scratch.data());
+    const size_t rows = size_t{1} << 63;
+    const size_t bytes = RunKernel(*device_, optim::kGroupRowsScratch, ids.size(), rows);
+    const DeviceCopy<uint64_t> scratch(*device_, std::vector<uint64_t>(bytes / 8 + 1, ~0u));
+    RunKernel(*device_, optim::kGroupRows, there.data(), rows, got.arrays(), scratch.bytes());
     const RowGroups read = got.Read();
     EXPECT_EQ(read.ids, want.ids);
     EXPECT_EQ(read.begins, want.begins);
@@ -262,7 +281,7 @@ TEST_P(EmulatedRowTest, GroupsAreThoseOfTheCpu) {
 // ---- sums
 
 template <typename T>
-void CompareSums(EmulatedDevice& device) {
+void CompareSums(Device& device) {
   for (const size_t width : {1, 5, 64, 100}) {
     const std::vector<int64_t> ids = Ids(200, 30, 4);
     const std::vector<T> rows = Numbers<T>(ids.size() * width, false, 5);
@@ -272,27 +291,28 @@ void CompareSums(EmulatedDevice& device) {
     kernels::SumRows(groups, rows.data(), width, width, want.data());
     const Groups there(device, groups);
     const DeviceCopy<T> rows_there(device, rows), out(device, std::vector<T>(want.size(), 99));
-    emulated::SumRows(&device.default_stream(), kType<T>, there.arrays(), rows_there.data(), width,
-                      out.data());
+    RunKernel(device, optim::kSumRows, kType<T>, there.arrays(), rows_there.data(), width,
+              out.data());
     ExpectNear(out.Read(), want, 0, "sum");
   }
 }
 
-TEST_P(EmulatedRowTest, SumsOfEqualIdsHaveTheBitsOfTheCpu) {
+TEST_P(DeviceRowTest, SumsOfEqualIdsHaveTheBitsOfTheCpu) {
   CompareSums<float>(*device_);
   CompareSums<double>(*device_);
 }
 
 // The host does not know how many groups the device finds, so there is room for more.
-TEST_P(EmulatedRowTest, RowsBehindTheLastGroupStay) {
+TEST_P(DeviceRowTest, RowsBehindTheLastGroupStay) {
   const DeviceCopy<int64_t> ids(*device_, {2, 0, 2});
   const Groups groups(*device_, 3, 3);
-  const DeviceCopy<uint64_t> scratch(*device_, std::vector<uint64_t>(5));
-  Stream* const stream = &device_->default_stream();
-  emulated::GroupRows(stream, ids.data(), groups.arrays(), scratch.data());
+  const size_t bytes = RunKernel(*device_, optim::kGroupRowsScratch, size_t{3}, size_t{3});
+  const DeviceCopy<uint64_t> scratch(*device_, std::vector<uint64_t>(bytes / 8 + 1));
+  RunKernel(*device_, optim::kGroupRows, ids.data(), 3, groups.arrays(), scratch.bytes());
   const DeviceCopy<float> rows(*device_, {1, 2, 10, 20, 100, 200});
   const DeviceCopy<float> out(*device_, std::vector<float>(6, -1));
-  emulated::SumRows(stream, NumberType::kF32, groups.arrays(), rows.data(), 2, out.data());
+  RunKernel(*device_, optim::kSumRows, OptimType::kF32, groups.arrays(), rows.data(), 2,
+            out.data());
   EXPECT_EQ(out.Read(), (std::vector<float>{10, 20, 101, 202, -1, -1}));
 
   const DeviceCopy<float> table(*device_, {5, 5, 6, 6, 7, 7});
@@ -304,89 +324,79 @@ TEST_P(EmulatedRowTest, RowsBehindTheLastGroupStay) {
   batch.gradients = rows.data();
   RowSgdOptions options;
   options.lr = 1;
-  emulated::StepRows(stream, options, 1, batch);
+  RunKernel(*device_, optim::kSgdRows, options, 1, batch);
   EXPECT_EQ(table.Read(), (std::vector<float>{-5, -15, 6, 6, -94, -195}));
 
   const DeviceCopy<float> sums(*device_, {0, 0, 0});
   batch.state[0] = sums.data();
-  emulated::StepRowwise(stream, RowAdagradOptions{}, 1, batch);
+  RunKernel(*device_, optim::kRowwiseAdagradRows, RowAdagradOptions{}, 1, batch);
   EXPECT_EQ(sums.Read(), (std::vector<float>{250, 0, (101.0f * 101 + 202 * 202) / 2}));
 }
 
 // ---- optimizers
 
-TEST_P(EmulatedRowTest, SgdHasTheBitsOfTheCpu) {
+TEST_P(DeviceRowTest, SgdHasTheBitsOfTheCpu) {
   std::vector<RowSgdOptions> variants(4);
   variants[1].momentum = 0.9, variants[1].dampening = 0.3;
   variants[2].momentum = 0.9, variants[2].nesterov = true;
   variants[3].maximize = true, variants[3].momentum = 1, variants[3].lr = 0.3;
   for (const RowSgdOptions& options : variants) {
     SCOPED_TRACE(::testing::Message() << "momentum " << options.momentum);
-    Compare([&](Stream* stream, int64_t step,
-                const auto& batch) { emulated::StepRows(stream, options, step, batch); },
+    const size_t states = options.momentum == 0 ? 0 : 1;
+    Compare(DeviceKernel<RowSgdOptions>{optim::kSgdRows, options, states},
             [&](int64_t step, const auto& batch, auto& state) {
-              kernels::SgdRows(options, step, batch,
-                               options.momentum == 0 ? nullptr : state[0].data());
-            },
-            options.momentum == 0 ? 0 : 1);
+              kernels::SgdRows(options, step, batch, states == 0 ? nullptr : state[0].data());
+            });
   }
 }
 
-TEST_P(EmulatedRowTest, AdagradHasTheBitsOfTheCpu) {
+TEST_P(DeviceRowTest, AdagradHasTheBitsOfTheCpu) {
   std::vector<RowAdagradOptions> variants(2);
   variants[1].lr_decay = 0.5, variants[1].eps = 0.1, variants[1].maximize = true;
   for (const RowAdagradOptions& options : variants)
-    Compare([&](Stream* stream, int64_t step,
-                const auto& batch) { emulated::StepRows(stream, options, step, batch); },
+    Compare(DeviceKernel<RowAdagradOptions>{optim::kAdagradRows, options, 1},
             [&](int64_t step, const auto& batch, auto& state) {
               kernels::AdagradRows(options, step, batch, state[0].data());
-            },
-            1);
+            });
 }
 
-TEST_P(EmulatedRowTest, SparseAdamHasTheBitsOfTheCpu) {
+TEST_P(DeviceRowTest, SparseAdamHasTheBitsOfTheCpu) {
   std::vector<SparseAdamOptions> variants(2);
   variants[1].lr = 0.1, variants[1].beta1 = 0.5, variants[1].beta2 = 0.7;
   variants[1].eps = 0.01, variants[1].maximize = true;
   for (const SparseAdamOptions& options : variants)
-    Compare([&](Stream* stream, int64_t step,
-                const auto& batch) { emulated::StepRows(stream, options, step, batch); },
+    Compare(DeviceKernel<SparseAdamOptions>{optim::kSparseAdamRows, options, 2},
             [&](int64_t step, const auto& batch, auto& state) {
               kernels::SparseAdamRows(options, step, batch, state[0].data(), state[1].data());
-            },
-            2);
+            });
 }
 
 // Sums of squares have another order than the CPU's, so they are near, and equal where they are
 // exact.
-TEST_P(EmulatedRowTest, RowwiseAdagradHasTheBitsOfTheCpuWhereSumsAreExact) {
+TEST_P(DeviceRowTest, RowwiseAdagradHasTheBitsOfTheCpuWhereSumsAreExact) {
   std::vector<RowAdagradOptions> variants(2);
   variants[1].lr_decay = 0.5, variants[1].eps = 0.1, variants[1].maximize = true;
   for (const RowAdagradOptions& options : variants) {
-    const auto on_device = [&](Stream* stream, int64_t step, const auto& batch) {
-      // One number for each row.
-      emulated::StepRowwise(stream, options, step, batch);
-    };
+    const DeviceKernel<RowAdagradOptions> on_device{optim::kRowwiseAdagradRows, options, 1};
     const auto on_cpu = [&](int64_t step, const auto& batch, auto& state) {
       kernels::RowwiseAdagradRows(options, step, batch, state[0].data());
     };
-    CompareAs<float>(on_device, on_cpu, 1, true, CpuFuses() ? 0 : 8);
-    CompareAs<double>(on_device, on_cpu, 1, true, CpuFuses() ? 0 : 8);
-    CompareAs<float>(on_device, on_cpu, 1, false, 8);
-    CompareAs<double>(on_device, on_cpu, 1, false, 8);
+    CompareAs<float>(on_device, on_cpu, true, CpuFuses() ? 0 : 8);
+    CompareAs<double>(on_device, on_cpu, true, CpuFuses() ? 0 : 8);
+    CompareAs<float>(on_device, on_cpu, false, 8);
+    CompareAs<double>(on_device, on_cpu, false, 8);
   }
 }
 
-TEST_P(EmulatedRowTest, NoRowsLaunchNothing) {
-  const size_t before = device_->kernels_launched();
+TEST_P(DeviceRowTest, NoRowsLaunchNothing) {
+  const size_t before = KernelsLaunched(*device_);
   DeviceRowBatch none;
   none.width = 4;
-  Stream* const stream = &device_->default_stream();
-  emulated::StepRows(stream, RowSgdOptions{}, 1, none);
-  emulated::StepRows(stream, SparseAdamOptions{}, 1, none);
-  emulated::StepRowwise(stream, RowAdagradOptions{}, 1, none);
-  emulated::SumRows(stream, NumberType::kF32, none.groups, nullptr, 4, nullptr);
-  EXPECT_EQ(device_->kernels_launched(), before);
+  RunKernel(*device_, optim::kSgdRows, RowSgdOptions{}, 1, none);
+  RunKernel(*device_, optim::kSparseAdamRows, SparseAdamOptions{}, 1, none);
+  RunKernel(*device_, optim::kRowwiseAdagradRows, RowAdagradOptions{}, 1, none);
+  RunKernel(*device_, optim::kSumRows, OptimType::kF32, none.groups, nullptr, 4, nullptr);
+  EXPECT_EQ(KernelsLaunched(*device_), before);
 }
 
 }  // namespace

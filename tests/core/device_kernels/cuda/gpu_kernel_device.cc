@@ -4,6 +4,7 @@
 #include "core/device/cuda/cuda_support.h"
 #include "core/device_kernels/cuda/operator_kernels.h"
 #include "core/device_kernels/cuda/optim_kernels.h"
+#include "core/device_kernels/cuda/row_kernels.h"
 #include "tests/core/device_kernels/kernel_device.h"
 
 namespace psd::testing {
@@ -14,6 +15,10 @@ KernelTable DeviceOperators() {
 
 KernelTable DeviceOptimizers() {
   return cuda::OptimKernels();
+}
+
+KernelTable DeviceRowKernels() {
+  return cuda::RowKernels();
 }
 
 std::shared_ptr<Device> NewKernelDevice(KernelTable kernels, uint64_t /*seed*/) {

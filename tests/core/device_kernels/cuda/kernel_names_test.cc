@@ -7,8 +7,10 @@
 #include "core/base/kernel_table.h"
 #include "core/device_kernels/cuda/operator_kernels.h"
 #include "core/device_kernels/cuda/optim_kernels.h"
+#include "core/device_kernels/cuda/row_kernels.h"
 #include "core/device_kernels/emulated/operator_kernels.h"
 #include "core/device_kernels/emulated/optim_kernels.h"
+#include "core/device_kernels/emulated/row_kernels.h"
 #include "core/optim/dense/optim_kernels.h"
 #include "core/tensor/ops/kernels.h"
 #include "gmock/gmock.h"
@@ -49,6 +51,13 @@ TEST(KernelNamesTest, GpusHaveAllDenseOptimizers) {
   const std::vector<std::string> gpu = cuda::OptimKernels().Names();
   EXPECT_THAT(gpu, ElementsAreArray(emulated::OptimKernels().Names()));
   EXPECT_THAT(gpu, ElementsAreArray(optim::CpuOptimKernels().Names()));
+}
+
+// The CPU has no such table.
+TEST(KernelNamesTest, GpusHaveTheKernelsOfRowsOfEmulatedDevices) {
+  const std::vector<std::string> gpu = cuda::RowKernels().Names();
+  EXPECT_THAT(gpu, ::testing::Not(IsEmpty()));
+  EXPECT_THAT(gpu, ElementsAreArray(emulated::RowKernels().Names()));
 }
 
 }  // namespace

@@ -1,0 +1,457 @@
+// Steps of tables of rows on an emulated device, against steps of the same tables on the CPU. The
+// tests run with several seeds, which decide in which order the device works.
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "core/base/buffer.h"
+#include "core/base/device.h"
+#include "core/change/change.h"
+#include "core/change/changes.h"
+#include "core/device/emulated/emulated_device.h"
+#include "core/device_kernels/emulated/operator_kernels.h"
+#include "core/optim/functional/optimizer_spec.h"
+#include "core/optim/owner/owner_optimizer.h"
+#include "core/optim/parameters/parameter_table.h"
+#include "core/optim/parameters/stepped_parameter.h"
+#include "core/optim/steps/step_request.h"
+#include "core/runtime/runtime.h"
+#include "core/store/rows.h"
+#include "core/store/store.h"
+#include "core/tensor/dtype.h"
+#include "core/tensor/sparse_tensor.h"
+#include "core/tensor/tensor.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/instruction_set.h"
+#include "tests/client/test_world.h"
+#include "tests/device/owner_steps.h"
+#include "tests/device/stall.h"
+
+namespace psd {
+namespace {
+
+using optim::OptimizerSpec;
+using optim::OwnerOptimizer;
+using optim::ParameterGradient;
+using optim::StepPlan;
+using optim::StepTerms;
+using store::EntryPtr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing::Stall;
+
+constexpr int64_t kRows = 12;
+
+// The CPU's kernels use fused multiply-adds where the instruction set has them. There the results
+// of both have the same bits.
+bool CpuFuses() {
+  const std::string set = kernels::InstructionSet();
+  return set.rfind("AVX2", 0) == 0 || set.rfind("AVX3", 0) == 0;
+}
+
+// Elements of either dtype in [-1, 1).
+Tensor Random(const Shape& shape, DType dtype, unsigned seed) {
+  std::mt19937 random(seed);
+  Tensor tensor = *Tensor::Empty(shape, dtype);
+  for (int64_t i = 0; i < shape.NumElements(); ++i) {
+    const double x = static_cast<double>(random() % 20000) / 10000 - 1;
+    if (dtype == DType::kF32) {
+      tensor.mutable_data<float>()[i] = static_cast<float>(x);
+    } else {
+      tensor.mutable_data<double>()[i] = x;
+    }
+  }
+  return tensor;
+}
+
+// All optimizers of rows. `exact`: with the CPU's bits.
+struct RowCase {
+  OptimizerSpec spec;
+  bool exact = true;
+};
+std::vector<RowCase> RowCases() {
+  return {{{"sgd", {{"lr", 0.1}}}},
+          {{"sgd", {{"lr", 0.1}, {"momentum", 0.9}, {"dampening", 0.3}}}},
+          {{"sgd", {{"lr", 0.1}, {"momentum", 0.5}, {"nesterov", 1}, {"maximize", 1}}}},
+          {{"adagrad", {{"lr", 0.1}}}},
+          {{"adagrad",
+            {{"lr", 0.1}, {"lr_decay", 0.5}, {"eps", 0.1}, {"initial_accumulator_value", 0.25}}}},
+          {{"sparse_adam", {{"lr", 0.1}}}},
+          {{"sparse_adam", {{"lr", 0.1}, {"beta1", 0.5}, {"maximize", 1}}}},
+          {{"rowwise_adagrad", {{"lr", 0.1}, {"lr_decay", 0.1}, {"maximize", 1}}}, false}};
+}
+
+class DeviceRowsTest : public OwnerStepsTest {
+ protected:
+  static store::Rows& RowsOf(const EntryPtr& table) { return *store::AsRows(table->value); }
+
+  // A gradient of the table with random values for these ids.
+  static ParameterGradient GradientOf(const EntryPtr& table, const std::vector<int64_t>& ids,
+                                      unsigned seed) {
+    const store::Rows& rows = RowsOf(table);
+    const auto count = static_cast<int64_t>(ids.size());
+    const Tensor values = Random({count, rows.shape()[1]}, rows.dtype(), seed);
+    ParameterGradient gradient;
+    gradient.parameter = table->id;
+    gradient.version = rows.version();
+    gradient.sparse = {
+        Must(SparseTensor::Create(rows.shape(), Tensor::Of<int64_t>({1, count}, ids), values))};
+    return gradient;
+  }
+  absl::Status Step(OwnerOptimizer& optimizer, StepPlan plan, const StepTerms& terms = {}) {
+    Answer answer;
+    OwnerStepsTest::Step(optimizer, std::move(plan), answer, runtime().ids().Next(), terms);
+    Await(answer);
+    return answer.result.status();
+  }
+  absl::Status Step(OwnerOptimizer& optimizer, std::vector<ParameterGradient> gradients,
+                    const StepTerms& terms = {}) {
+    return Step(optimizer, Must(optimizer.table().Plan(std::move(gradients))), terms);
+  }
+  // The bytes of a table and of its state.
+  static std::string Contents(const OwnerOptimizer& optimizer, const EntryPtr& table) {
+    const auto& stepped = optimizer.table()[*optimizer.table().Find(table->id)];
+    store::Rows& rows = RowsOf(table);
+    std::string contents(rows.bytes(), '\0');
+    const auto bytes = [&contents](size_t at) {
+      return reinterpret_cast<std::byte*>(contents.data() + at);
+    };
+    EXPECT_TRUE(rows.ReadElements(0, bytes(0), rows.bytes()).ok());
+    for (const optim::StateArray& array : stepped.state()) {
+      const size_t at = contents.size();
+      contents.resize(at + array.bytes);
+      EXPECT_TRUE(CopyBytes(nullptr, bytes(at), array.device, array.data, array.bytes).ok());
+    }
+    return contents;
+  }
+  template <typename T>
+  static void ExpectNear(const std::string& got, const std::string& want, double tolerance) {
+    for (size_t at = 0; at < want.size(); at += sizeof(T)) {
+      T a, b;
+      std::memcpy(&a, got.data() + at, sizeof(T));
+      std::memcpy(&b, want.data() + at, sizeof(T));
+      ASSERT_NEAR(a, b, tolerance) << "element " << at / sizeof(T);
+    }
+  }
+  static void ExpectSame(const std::string& got, const std::string& want, DType dtype, bool exact) {
+    ASSERT_EQ(got.size(), want.size());
+    if (exact && CpuFuses()) {
+      EXPECT_TRUE(got == want) << "other bits";
+    } else if (dtype == DType::kF32) {
+      ExpectNear<float>(got, want, 1e-5);
+    } else {
+      ExpectNear<double>(got, want, 1e-13);
+    }
+  }
+  // Waits until a step has been added to the stalled device.
+  static void AwaitUnderWay(const EntryPtr& table, const Answer& answer) {
+    while (RowsOf(table).version() == 1 && !answer.given) std::this_thread::yield();
+    EXPECT_FALSE(answer.given) << answer.result.status();
+  }
+  EntryPtr NewTableThere(const std::string& name, unsigned seed = 1) {
+    return NewTable(name, "emu:0", Random({kRows, 3}, DType::kF32, seed));
+  }
+  EntryPtr NewTableHere(const std::string& name, unsigned seed = 1) {
+    return NewTable(name, "cpu", Random({kRows, 3}, DType::kF32, seed));
+  }
+
+  const OptimizerSpec adagrad_{"adagrad", {{"lr", 0.1}}};
+};
+
+INSTANTIATE_TEST_SUITE_P(Seeds, DeviceRowsTest, ::testing::Values(0, 1, 2));
+
+TEST_P(DeviceRowsTest, EachOptimizerEqualsTheCpus) {
+  const std::vector<std::vector<int64_t>> steps = {
+      {7, 0, 7, 3, 7, 3}, {}, {11, 11}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 0, 0, 11}, {4}};
+  StepTerms scaled, limited;
+  scaled.gradient_scale = 0.5;
+  limited.gradient_scale = 2, limited.gradient_limit = 0.25;
+  const std::vector<StepTerms> terms = {{}, scaled, limited, {}, limited};
+  unsigned number = 0;
+  for (const RowCase& each : RowCases()) {
+    for (const DType dtype : {DType::kF32, DType::kF64}) {
+      for (const int64_t width : {1, 5, 33}) {
+        const std::string name = absl::StrCat(++number, "/", each.spec.type, "/", width);
+        SCOPED_TRACE(name);
+        const Tensor elements = Random({kRows, width}, dtype, number);
+        const EntryPtr there = NewTable("there" + name, "emu:0", elements);
+        const EntryPtr here = NewTable("here" + name, "cpu", elements);
+        const auto on_device = NewOptimizer("on_device" + name, each.spec, {there});
+        const auto on_cpu = NewOptimizer("on_cpu" + name, each.spec, {here});
+        for (size_t i = 0; i < steps.size(); ++i) {
+          SCOPED_TRACE(absl::StrCat("step ", i));
+          const auto seed = static_cast<unsigned>(100 + i);
+          const absl::Status stepped =
+              Step(*on_device, {GradientOf(there, steps[i], seed)}, terms[i]);
+          ASSERT_TRUE(stepped.ok()) << stepped;
+          ASSERT_TRUE(Step(*on_cpu, {GradientOf(here, steps[i], seed)}, terms[i]).ok());
+          ExpectSame(Contents(*on_device, there), Contents(*on_cpu, here), dtype, each.exact);
+          EXPECT_EQ(on_device->table()[0].steps(), static_cast<int64_t>(i) + 1);
+          EXPECT_EQ(RowsOf(there).version(), i + 2);
+        }
+      }
+    }
+  }
+}
+
+// No row is copied to the host: the device groups the entries with five kernels, and steps the rows
+// with one. The host groups only for optimizers that also move rows without a gradient.
+TEST_P(DeviceRowsTest, AStepIsOfTheDevicesKernels) {
+  const OptimizerSpec momentum{"sgd", {{"lr", 0.1}, {"momentum", 0.9}}};
+  const EntryPtr table = NewTableThere("table"), moving = NewTableThere("moving");
+  const auto optimizer = NewOptimizer("main", adagrad_, {table});
+  const auto mover = NewOptimizer("mover", momentum, {moving});
+  const auto kernels_of = [&](OwnerOptimizer& stepped, const EntryPtr& rows,
+                              const std::vector<int64_t>& ids) {
+    const size_t before = device().kernels_launched();
+    EXPECT_TRUE(Step(stepped, {GradientOf(rows, ids, 3)}).ok());
+    return device().kernels_launched() - before;
+  };
+  EXPECT_EQ(kernels_of(*optimizer, table, {5, 2, 5}), 6u);
+  EXPECT_EQ(kernels_of(*optimizer, table, {}), 0u);
+  EXPECT_EQ(kernels_of(*mover, moving, {}), 0u);
+  EXPECT_EQ(kernels_of(*mover, moving, {5, 2, 5}), 1u);
+  EXPECT_EQ(kernels_of(*mover, moving, {}), 1u);
+  EXPECT_TRUE(AllPinnedMemoryIsFree());
+}
+
+TEST_P(DeviceRowsTest, SumsOfGradientsAndTheirNormsEqualTheCpus) {
+  const EntryPtr there = NewTableThere("there"), here = NewTableHere("here");
+  const auto on_device = NewOptimizer("on_device", adagrad_, {there});
+  const auto on_cpu = NewOptimizer("on_cpu", adagrad_, {here});
+  const auto sum = [](const OwnerOptimizer& optimizer, const EntryPtr& table) {
+    const optim::ParameterTable& parameters = optimizer.table();
+    return Must(parameters.Sum(Must(parameters.Plan({GradientOf(table, {7, 0, 7}, 3)})),
+                               Must(parameters.Plan({GradientOf(table, {1, 7}, 4)}))));
+  };
+  StepPlan far = sum(*on_device, there), near = sum(*on_cpu, here);
+  const double squares = on_cpu->table().SumOfSquares(near);
+  EXPECT_GT(squares, 0);
+  EXPECT_EQ(on_device->table().SumOfSquares(far), squares);
+  ASSERT_TRUE(Step(*on_device, std::move(far)).ok());
+  ASSERT_TRUE(Step(*on_cpu, std::move(near)).ok());
+  ExpectSame(Contents(*on_device, there), Contents(*on_cpu, here), DType::kF32, true);
+}
+
+TEST_P(DeviceRowsTest, IdsOutOfRangeAreRefusedBeforeAnythingChanges) {
+  const EntryPtr table = NewTableThere("table"),
+                 larger = NewTable("larger", "emu:0", Random({kRows + 1, 3}, DType::kF32, 1));
+  const auto optimizer = NewOptimizer("main", adagrad_, {table});
+  const std::string before = Contents(*optimizer, table);
+  const size_t kernels = device().kernels_launched();
+  for (const int64_t id : {int64_t{-1}, kRows}) {
+    const absl::Status refused =
+        SparseTensor::Create(RowsOf(table).shape(), Tensor::Of<int64_t>({1, 2}, {0, id}),
+                             Random({2, 3}, DType::kF32, 1))
+            .status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << refused;
+    EXPECT_THAT(std::string(refused.message()), HasSubstr(absl::StrCat(id)));
+  }
+  ParameterGradient gradient = GradientOf(larger, {0, kRows}, 3);
+  gradient.parameter = table->id;
+  const absl::Status refused = optimizer->table().Plan({gradient}).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("another shape"));
+  EXPECT_EQ(device().kernels_launched(), kernels);
+  EXPECT_EQ(Contents(*optimizer, table), before);
+}
+
+// The thread of the step does not wait for the device.
+TEST_P(DeviceRowsTest, AStepIsAcknowledgedWhenTheDeviceHasDoneIt) {
+  const EntryPtr there = NewTableThere("there"), here = NewTableHere("here");
+  const auto on_device = NewOptimizer("on_device", adagrad_, {there});
+  const auto on_cpu = NewOptimizer("on_cpu", adagrad_, {here});
+  Answer first, second;
+  const auto step = [&](const std::vector<int64_t>& ids, Answer& answer) {
+    OwnerStepsTest::Step(*on_device, Must(on_device->table().Plan({GradientOf(there, ids, 3)})),
+                         answer, runtime().ids().Next());
+  };
+  {
+    const Stall stall(device());
+    step({1, 2, 1}, first);
+    AwaitUnderWay(there, first);
+    step({2, 3}, second);
+    EXPECT_EQ(RowsOf(there).version(), 2u);
+    EXPECT_EQ(on_device->stats().steps, 0u);
+    EXPECT_EQ(journal_->count<optim::StepChange>(), 0u);
+    EXPECT_FALSE(first.given);
+    EXPECT_FALSE(second.given);
+  }
+  Await(first);
+  Await(second);
+  EXPECT_EQ(Must(std::move(first.result)).steps_accepted, 1u);
+  EXPECT_EQ(Must(std::move(second.result)).steps_accepted, 2u);
+  EXPECT_EQ(journal_->count<optim::StepChange>(), 2u);
+  ASSERT_TRUE(Step(*on_cpu, {GradientOf(here, {1, 2, 1}, 3)}).ok());
+  ASSERT_TRUE(Step(*on_cpu, {GradientOf(here, {2, 3}, 3)}).ok());
+  ExpectSame(Contents(*on_device, there), Contents(*on_cpu, here), DType::kF32, true);
+  EXPECT_TRUE(AllPinnedMemoryIsFree());
+}
+
+TEST_P(DeviceRowsTest, AStepMayHaveDenseParametersOnTheSameDevice) {
+  const EntryPtr far_table = NewTableThere("far_table"),
+                 far = NewParameter("far", "emu:0", Full(5));
+  const EntryPtr near_table = NewTableHere("near_table"),
+                 near = NewParameter("near", "cpu", Full(5));
+  const auto on_device = NewOptimizer("on_device", adagrad_, {far_table, far});
+  const auto on_cpu = NewOptimizer("on_cpu", adagrad_, {near_table, near});
+  const auto plan = [](const OwnerOptimizer& optimizer, const EntryPtr& table,
+                       const EntryPtr& dense) {
+    return Must(optimizer.table().Plan({GradientOf(table, {4, 9, 4}, 3), {dense->id, Full(2), 1}}));
+  };
+  Answer answer;
+  {
+    const Stall stall(device());
+    OwnerStepsTest::Step(*on_device, plan(*on_device, far_table, far), answer,
+                         runtime().ids().Next());
+    AwaitUnderWay(far_table, answer);
+    while (far->parameter->version() == 1) std::this_thread::yield();
+    EXPECT_FALSE(answer.given);
+  }
+  Await(answer);
+  EXPECT_EQ(Must(std::move(answer.result)).parameters_stepped, 2);
+  ASSERT_TRUE(Step(*on_cpu, plan(*on_cpu, near_table, near)).ok());
+  ExpectSame(Contents(*on_device, far_table), Contents(*on_cpu, near_table), DType::kF32, true);
+  const Tensor want = Must(near->parameter->Pin()).tensor;
+  const Tensor got = *Must(far->parameter->Pin()).tensor.ToHost();
+  const auto text = [](const Tensor& tensor) {
+    return std::string(reinterpret_cast<const char*>(tensor.raw_data()), tensor.NumBytes());
+  };
+  ExpectSame(text(got), text(want), DType::kF32, true);
+}
+
+TEST_P(DeviceRowsTest, AStepMayHaveParametersOfTheHost) {
+  const EntryPtr table = NewTableThere("table"), near_table = NewTableHere("near_table");
+  const EntryPtr dense = NewParameter("dense", "cpu", Full(5));
+  const OptimizerSpec sgd{"sgd", {{"lr", 1}}};
+  const auto optimizer = NewOptimizer("main", sgd, {table, dense});
+  const auto on_cpu = NewOptimizer("on_cpu", sgd, {near_table});
+  const auto gradients = [&] {
+    return std::vector<ParameterGradient>{GradientOf(table, {4, 9, 4}, 3), {dense->id, Full(2), 1}};
+  };
+  ASSERT_TRUE(Step(*optimizer, gradients()).ok());
+  ASSERT_TRUE(Step(*on_cpu, {GradientOf(near_table, {4, 9, 4}, 3)}).ok());
+  ExpectSame(Contents(*optimizer, table), Contents(*on_cpu, near_table), DType::kF32, true);
+  ExpectElements(dense, Full(3));
+  device().FailOperation(2);
+  const absl::Status lost = Step(*optimizer, gradients());
+  EXPECT_EQ(lost.code(), absl::StatusCode::kUnavailable) << lost;
+  ExpectElements(dense, Full(3));
+  EXPECT_EQ(optimizer->stats().steps, 1u);
+}
+
+// Each of its seven operations fails in turn: the copy of the gradient, and six kernels.
+TEST_P(DeviceRowsTest, AStepThatFailsOnTheDeviceIsNeitherAnsweredNorDescribed) {
+  int operation = 1;
+  for (;; ++operation) {
+    Restart();
+    const EntryPtr table = NewTableThere("table");
+    const auto optimizer = NewOptimizer("main", adagrad_, {table});
+    device().FailOperation(operation);
+    Answer answer;
+    OwnerStepsTest::Step(*optimizer, Must(optimizer->table().Plan({GradientOf(table, {1, 1}, 3)})),
+                         answer, runtime().ids().Next());
+    Await(answer);
+    if (answer.result.ok()) break;
+    ExpectLost(answer, "");
+    EXPECT_EQ(optimizer->stats().steps, 0u);
+    EXPECT_EQ(optimizer->table()[0].steps(), 0);
+    EXPECT_EQ(journal_->count<optim::StepChange>(), 0u);
+    EXPECT_TRUE(AllPinnedMemoryIsFree());
+    const absl::Status again = Step(*optimizer, {GradientOf(table, {1}, 3)});
+    EXPECT_EQ(again.code(), absl::StatusCode::kUnavailable) << again;
+  }
+  EXPECT_EQ(operation, 8);
+}
+
+// Each of its six allocations fails in turn, three for each table.
+TEST_P(DeviceRowsTest, AStepThatFindsNoMemoryChangesNothing) {
+  const EntryPtr far = NewTableThere("far", 1), far2 = NewTableThere("far2", 2);
+  const EntryPtr near = NewTableHere("near", 1), near2 = NewTableHere("near2", 2);
+  const EntryPtr dense = NewParameter("dense", "emu:0", Full(5));
+  const auto on_device = NewOptimizer("on_device", adagrad_, {far, far2, dense});
+  const auto on_cpu = NewOptimizer("on_cpu", adagrad_, {near, near2});
+  const auto gradients = [](const EntryPtr& a, const EntryPtr& b) {
+    return std::vector<ParameterGradient>{GradientOf(a, {1, 5, 1}, 3), GradientOf(b, {2}, 4)};
+  };
+  const auto contents = [&] { return Contents(*on_device, far) + Contents(*on_device, far2); };
+  const std::string before = contents();
+  int allocation = 1;
+  for (;; ++allocation) {
+    std::vector<ParameterGradient> all = gradients(far, far2);
+    all.push_back({dense->id, Full(2), 1});
+    device().FailAllocation(allocation);
+    const absl::Status stepped = Step(*on_device, std::move(all));
+    device().FailAllocation(0);
+    if (stepped.ok()) break;
+    EXPECT_EQ(stepped.code(), absl::StatusCode::kResourceExhausted) << stepped;
+    EXPECT_THAT(std::string(stepped.message()), HasSubstr("emu:0"));
+    EXPECT_EQ(contents(), before);
+    ExpectElements(dense, Full(5));
+    for (size_t i = 0; i < 3; ++i) EXPECT_EQ(on_device->table()[i].steps(), 0);
+    EXPECT_EQ(journal_->count<optim::StepChange>(), 0u);
+  }
+  EXPECT_EQ(allocation, 7);
+  ASSERT_TRUE(Step(*on_cpu, gradients(near, near2)).ok());
+  EXPECT_EQ(on_device->stats().steps, 1u);
+  ExpectSame(contents(), Contents(*on_cpu, near) + Contents(*on_cpu, near2), DType::kF32, true);
+}
+
+// The copies of the gradient then wait for the device.
+TEST_P(DeviceRowsTest, AStepNeedsNoPinnedMemory) {
+  const OptimizerSpec momentum{"sgd", {{"lr", 0.1}, {"momentum", 0.9}}};
+  for (const OptimizerSpec& spec : {adagrad_, momentum}) {
+    Restart();
+    const EntryPtr there = NewTableThere("there"), here = NewTableHere("here");
+    const auto on_device = NewOptimizer("on_device", spec, {there});
+    const auto on_cpu = NewOptimizer("on_cpu", spec, {here});
+    const auto all = Must(device().pinned_memory().Allocate(EmulatedDeviceOptions().pinned_bytes));
+    ASSERT_TRUE(Step(*on_device, {GradientOf(there, {4, 9, 4}, 3)}).ok());
+    ASSERT_TRUE(Step(*on_cpu, {GradientOf(here, {4, 9, 4}, 3)}).ok());
+    ExpectSame(Contents(*on_device, there), Contents(*on_cpu, here), DType::kF32, true);
+  }
+}
+
+TEST_P(DeviceRowsTest, AStepLeavesNoMemoryBehind) {
+  const EntryPtr table = NewTableThere("table");
+  const auto optimizer = NewOptimizer("main", adagrad_, {table});
+  const size_t used = device().used_bytes();
+  ASSERT_TRUE(Step(*optimizer, {GradientOf(table, {1, 2, 1}, 3)}).ok());
+  EXPECT_EQ(device().used_bytes(), used);
+}
+
+TEST(DeviceWithoutRowKernelsTest, ItsTablesHaveNoOptimizer) {
+  EmulatedDeviceOptions device;
+  device.kernels = emulated::OperatorKernels();
+  worker::RuntimeOptions options;
+  options.devices.push_back(Must(EmulatedDevice::Create(1, device))[0]);
+  TestOwner owner("owner", options);
+  change::Changes& changes = owner.runtime().changes();
+  const EntryPtr table =
+      Must(changes
+               .Apply(change::CreateValue{
+                   {}, "table", nullptr, Random({kRows, 3}, DType::kF32, 1), true, true, "emu:0"})
+               .Wait());
+  for (const char* type : {"sgd", "adagrad", "rowwise_adagrad", "sparse_adam"}) {
+    change::CreateOptimizer creation;
+    creation.name = type;
+    creation.groups = {{{type, {{"lr", 1}}}, {table}}};
+    const absl::Status refused = changes.Apply(std::move(creation), nullptr).Wait().status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kUnimplemented) << refused;
+    EXPECT_THAT(std::string(refused.message()),
+                AllOf(HasSubstr(type), HasSubstr("table"), HasSubstr("emu:0")));
+  }
+}
+
+}  // namespace
+}  // namespace psd
