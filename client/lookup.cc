@@ -8,6 +8,8 @@
 #include "client/psd.h"
 #include "client/worker_state.h"
 #include "core/autograd/functions/row_repeats.h"
+#include "core/base/remedy.h"
+#include "core/base/status.h"
 #include "core/rref/by_owner.h"
 #include "core/services/rows/rows_service.h"
 
@@ -72,6 +74,11 @@ absl::StatusOr<std::vector<Variable>> Worker::LookUpRows(const std::vector<RowsQ
 absl::StatusOr<std::vector<Variable>> Worker::LookUpEach(const std::vector<RowsQuery>& queries,
                                                          const CallOptions& options) {
   PSD_ASSIGN_OR_RETURN(const State::CallPlan plan, state_->Plan(options));
+  if (plan.device != nullptr) {
+    return WithRemedy(absl::UnimplementedError(
+                          absl::StrCat("rows are looked up on the host, not on ", options.device)),
+                      "copy them there");
+  }
   PSD_ASSIGN_OR_RETURN(const std::vector<rref::OwnerPart> parts, PartsOf(queries));
   const auto ask = [&](const rref::OwnerPart& part) {
     return state_->runtime->rows().LookUp(part.owner, part.Of(queries), plan.context, plan.options);

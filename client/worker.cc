@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <atomic>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,9 +12,11 @@
 #include "client/worker_state.h"
 #include "core/base/clock.h"
 #include "core/base/collect.h"
+#include "core/base/device.h"
 #include "core/base/future.h"
 #include "core/base/host_port.h"
 #include "core/base/log.h"
+#include "core/base/quoted.h"
 #include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/base/worker_name.h"
@@ -104,6 +107,7 @@ worker::RuntimeOptions ToRuntimeOptions(const WorkerOptions& options) {
   runtime.threads = options.threads;
   runtime.shared_memory = options.shared_memory;
   runtime.session = options.session;
+  runtime.devices = options.devices;
   runtime.functions = options.functions;
   runtime.logger = options.logger != nullptr ? options.logger : NewStderrLogger(LogLevel::kWarning);
   runtime.memory =
@@ -187,13 +191,29 @@ rpc::CallOptions Worker::State::ToCallOptions(const CallOptions& call) const {
   return result;
 }
 
+absl::StatusOr<Device*> Worker::State::FindDevice(const std::string& name) const {
+  std::string known = kCpuName;
+  for (const std::shared_ptr<Device>& device : options.devices) {
+    if (device->name() == name) return device.get();
+    absl::StrAppend(&known, ", ", device->name());
+  }
+  return WithRemedy(absl::InvalidArgumentError(absl::StrCat("CallOptions::device is ", Quoted(name),
+                                                            ", but the devices of ", options.name,
+                                                            " are ", known)),
+                    "name one of WorkerOptions::devices");
+}
+
 absl::StatusOr<Worker::State::CallPlan> Worker::State::Plan(const CallOptions& call) const {
   PSD_RETURN_IF_ERROR(CheckRunning());
-  CallPlan plan{ToCallOptions(call), nullptr};
+  CallPlan plan;
+  plan.options = ToCallOptions(call);
   if (plan.options.timeout < absl::ZeroDuration()) {
     return absl::InvalidArgumentError(
         absl::StrCat("a timeout of ", absl::FormatDuration(plan.options.timeout),
                      "; 0 means no timeout, an unset one means the default timeout"));
+  }
+  if (call.device != kCpuName) {
+    PSD_ASSIGN_OR_RETURN(plan.device, FindDevice(call.device));
   }
   if (call.context == nullptr) return plan;
   PSD_RETURN_IF_ERROR(call.context->CheckUsable());
@@ -337,13 +357,13 @@ Future<std::vector<Value>> Worker::ToHereAsync(const std::vector<RRef>& rrefs,
                                                const CallOptions& options) {
   auto plan = state_->Plan(options);
   if (!plan.ok()) return Future<Values>::Ready(plan.status());
-  return state_->runtime->values().Fetch(rrefs, plan->context, plan->options);
+  return state_->runtime->values().Fetch(rrefs, plan->context, plan->options, plan->device);
 }
 
 absl::StatusOr<std::vector<Value>> Worker::ToHere(const std::vector<RRef>& rrefs,
                                                   const CallOptions& options) {
   PSD_ASSIGN_OR_RETURN(const State::CallPlan plan, state_->Plan(options));
-  return state_->runtime->values().FetchAndWait(rrefs, plan.context, plan.options);
+  return state_->runtime->values().FetchAndWait(rrefs, plan.context, plan.options, plan.device);
 }
 
 absl::StatusOr<std::vector<Variable>> Worker::ToHere(const std::vector<RRef>& rrefs,
@@ -373,7 +393,7 @@ absl::StatusOr<std::vector<PulledParameter>> Worker::Pull(const std::vector<RRef
     return WithRemedy(absl::InvalidArgumentError("Pull records nothing"),
                       "fetch with ToHere in a context");
   }
-  auto pulling = state_->runtime->values().Pull(rrefs, plan.options);
+  auto pulling = state_->runtime->values().Pull(rrefs, plan.options, plan.device);
   PSD_RETURN_IF_ERROR(pulling.Wait());
   std::vector<PulledParameter> pulled;
   pulled.reserve(rrefs.size());
@@ -405,7 +425,8 @@ Future<Values> Worker::RpcAsync(const Callee& callee, const Function& function,
   if (!plan.ok()) return Future<Values>::Ready(plan.status());
   absl::StatusOr<std::string> name = state_->Resolve(callee);
   if (!name.ok()) return Future<Values>::Ready(name.status());
-  return state_->runtime->calls().Run(*name, function, arguments, plan->context, plan->options);
+  return state_->runtime->calls().Run(*name, function, arguments, plan->context, plan->options,
+                                      plan->device);
 }
 
 absl::StatusOr<Values> Worker::RpcSync(const Callee& callee, const Function& function,

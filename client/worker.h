@@ -26,6 +26,8 @@
 
 namespace psd {
 
+class Device;  // core/base/device.h
+
 namespace worker {
 class Runtime;
 }
@@ -71,6 +73,9 @@ struct WorkerOptions {
   // The most memory that this worker takes for values and for messages under way, in bytes. 0 sets
   // no limit.
   size_t memory_budget_bytes = 0;
+  // The devices beside the CPU on which this worker may compute and host values, by their names.
+  // Shared with the code that opened them.
+  std::vector<std::shared_ptr<Device>> devices;
   // Whether messages to and from workers of the same host and user go through shared memory, if
   // both ends allow it and it is possible. Otherwise they use the network, and the log says why.
   bool shared_memory = true;
@@ -108,6 +113,13 @@ struct CallOptions {
   // while the call is being started. If it is null, or under a NoGradGuard, nothing is recorded. A
   // context that was moved from fails the call with FAILED_PRECONDITION.
   const Context* context = nullptr;
+  // Where this worker wants the tensors that the call gives: the name of one of its own devices
+  // (WorkerOptions::devices), whatever device their owner has them on. Values of this worker that
+  // are there already are not copied. Sparse tensors are always on the host, and so are rows:
+  // LookUpRows fails with UNIMPLEMENTED for another device. A call fails before anything is sent
+  // with INVALID_ARGUMENT, naming the devices, if this worker has no such device; and with
+  // RESOURCE_EXHAUSTED, naming need, budget and use, if the device has no room for its results.
+  std::string device = "cpu";
 };
 
 struct ShutdownOptions {

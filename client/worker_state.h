@@ -35,13 +35,18 @@ struct Worker::State {
   absl::Status JoinWorld(absl::Time until);
   rpc::CallOptions ToCallOptions(const CallOptions& call) const;
   absl::Status CheckRunning() const;
-  // The rpc options of a call, and the context that records it, or null.
+  // Returns the device of this worker called `name`, which is not the host.
+  // Errors: INVALID_ARGUMENT naming those that it has.
+  absl::StatusOr<Device*> FindDevice(const std::string& name) const;
+  // The rpc options of a call, the context that records it, or null, and the device that gets its
+  // results, where null is the host.
   struct CallPlan {
     rpc::CallOptions options;
     dist_autograd::ContextPtr context;
+    Device* device = nullptr;
   };
   // Errors: FAILED_PRECONDITION after shutdown and for a context that was moved from;
-  // INVALID_ARGUMENT for a negative timeout.
+  // INVALID_ARGUMENT for a negative timeout and for a device that this worker does not have.
   absl::StatusOr<CallPlan> Plan(const CallOptions& call) const;
 
   // Returns the name of the worker that a call goes to, after making it reachable.

@@ -5,9 +5,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "core/autograd/variable.h"
 #include "core/base/remedy.h"
+#include "core/base/status.h"
 #include "core/rpc/message_io.h"
 #include "core/rref/value_codec.h"
+#include "core/store/on_device.h"
+#include "core/tensor/tensor.h"
 #include "proto/psd/v1/worker.pb.h"
 
 namespace psd::dist_autograd {
@@ -84,11 +88,16 @@ absl::StatusOr<rpc::Request> Exchange::EncodeRequest(std::string method, const s
   return request;
 }
 
-absl::StatusOr<Values> Exchange::DecodeReply(const ContextPtr& context,
-                                             const rpc::Reply& reply) const {
+absl::StatusOr<Values> Exchange::DecodeReply(const ContextPtr& context, const rpc::Reply& reply,
+                                             Device* device) const {
   return rref::DecodeValues(
       reply.payload,
-      [&](std::vector<Tensor> tensors) {
+      [&](std::vector<Tensor> tensors) -> absl::StatusOr<std::vector<Variable>> {
+        if (device != nullptr) {
+          for (Tensor& tensor : tensors) {
+            PSD_ASSIGN_OR_RETURN(tensor, store::OnDevice(tensor, device));
+          }
+        }
         return autograd_.UnwrapReply(context, reply, std::move(tensors));
       },
       [&](const rref::ForkRun& run) -> absl::StatusOr<Values> {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "core/base/device.h"
 #include "core/base/future.h"
 #include "core/dist_autograd/context.h"
 #include "core/dist_autograd/dist_autograd.h"
@@ -51,9 +52,10 @@ class Exchange {
   absl::StatusOr<rpc::Request> EncodeRequest(std::string method, const std::string& callee,
                                              const store::Values& values,
                                              const ContextPtr& context) const;
-  // On the caller: returns the values of a reply.
-  absl::StatusOr<store::Values> DecodeReply(const ContextPtr& context,
-                                            const rpc::Reply& reply) const;
+  // On the caller: returns the values of a reply, with all tensors on `device`, where null is the
+  // host. Waits for the device.
+  absl::StatusOr<store::Values> DecodeReply(const ContextPtr& context, const rpc::Reply& reply,
+                                            Device* device = nullptr) const;
   // On the caller: returns the RRef in a reply that ReferenceReply made.
   absl::StatusOr<rref::RRef> AdoptReference(const std::string& owner,
                                             const rpc::Reply& reply) const;

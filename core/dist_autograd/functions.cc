@@ -1,6 +1,7 @@
 #include "core/dist_autograd/functions.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <iterator>
 #include <utility>
 
@@ -8,6 +9,7 @@
 #include "core/base/faults.h"
 #include "core/base/remedy.h"
 #include "core/base/status.h"
+#include "core/store/on_device.h"
 #include "core/tensor/tensor.h"
 
 namespace psd::dist_autograd {
@@ -27,8 +29,11 @@ Edges GradientEdges(const std::vector<Variable>& variables) {
 SendFunction::SendFunction(GlobalId message, const std::vector<Variable>& variables)
     : ListNode(GradientEdges(variables)), message_(message), leaves_(false) {
   sent_.reserve(next().size());
+  devices_.reserve(next().size());
   for (const Variable& variable : variables) {
-    if (variable.requires_grad()) sent_.push_back({{}, variable.shape(), variable.dtype(), 0});
+    if (!variable.requires_grad()) continue;
+    sent_.push_back({{}, variable.shape(), variable.dtype(), 0});
+    devices_.push_back(variable.tensor().device());
   }
 }
 
@@ -48,7 +53,14 @@ absl::Status SendFunction::Apply(const PassContext& /*pass*/, absl::Span<Tensor>
     return absl::InvalidArgumentError(
         absl::StrCat("message ", message_.ToString(), " was given no gradient at all"));
   }
-  std::move(gradients.begin(), gradients.end(), results.begin());
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    const bool to_leaf = next()[i].node->next().empty();
+    if (to_leaf || !gradients[i].defined()) {
+      results[i] = std::move(gradients[i]);
+    } else {
+      PSD_ASSIGN_OR_RETURN(results[i], store::OnDevice(gradients[i], devices_[i]));
+    }
+  }
   return absl::OkStatus();
 }
 

@@ -10,12 +10,14 @@
 #include "absl/types/span.h"
 #include "core/autograd/node.h"
 #include "core/autograd/variable.h"
+#include "core/base/device.h"
 #include "core/base/ids.h"
 
 namespace psd::dist_autograd {
 
 // The node for tensors that were sent. Gradients that come back from the receiver enter the local
-// graph here, one input per tensor that requires grad, and are passed on unchanged.
+// graph here, one input per tensor that requires grad. They are passed on to operators on the
+// device of the tensor, and to leaves as they came. The devices must outlive the node.
 class SendFunction : public ListNode {
  public:
   // Has an edge to each of `variables` that requires grad, in order.
@@ -45,6 +47,9 @@ class SendFunction : public ListNode {
   const GlobalId message_;
   const bool leaves_;
   std::vector<LeafInfo> sent_;  // keys and versions are set for leaves only
+  // For each of these the device that the operators before it compute on, where null is the host.
+  // Empty for leaves.
+  std::vector<Device*> devices_;
 };
 
 // The node for tensors that were received. It sends the gradients of all of them back to the sender

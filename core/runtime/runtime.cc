@@ -153,9 +153,10 @@ absl::Status Runtime::Assemble() {
   creations_ = std::make_unique<rref::CreationGate>(*rrefs_, *options_.clock, *timers_);
   exchange_ = std::make_unique<dist_autograd::Exchange>(agent_->self(), *rrefs_, *autograd_);
   programs_ = std::make_unique<program::ProgramCache>(options_.program_cache_entries, pool.memory);
-  values_ = std::make_unique<services::ValueService>(services::ValueService::Uses{
-      *agent_, *store_, *changes_, *rrefs_, *creations_, *autograd_, *exchange_,
-      *options_.operators, options_.program_limits, *executor_, continuations_});
+  values_ = std::make_unique<services::ValueService>(
+      services::ValueService::Uses{*agent_, *store_, *changes_, *rrefs_, *creations_, *autograd_,
+                                   *exchange_, *options_.operators, options_.program_limits,
+                                   *executor_, continuations_, *completions_, *options_.clock});
   function_host_ = std::make_shared<RuntimeFunctionHost>(*this, agent_->self());
   calls_ = std::make_unique<services::CallService>(services::CallService::Uses{
       *agent_, *store_, *rrefs_, *creations_, *exchange_, *options_.operators,

@@ -102,7 +102,10 @@ absl::StatusOr<std::vector<TensorRun>> DecodeRuns(const TensorColumns& columns, 
 absl::StatusOr<Tensor> DecodeTensor(const TensorSpec& spec, Buffer bytes) {
   PSD_ASSIGN_OR_RETURN(Tensor tensor, Tensor::FromBuffer(spec.shape, spec.dtype, std::move(bytes)));
   // The tensor's elements are checked, not `bytes`, which may change (see FromBuffer).
-  if (spec.dtype == DType::kBool) PSD_RETURN_IF_ERROR(CheckBools(tensor.AsBuffer()));
+  if (spec.dtype == DType::kBool) {
+    PSD_RETURN_IF_ERROR(tensor.CheckOnHost("decoding bools"));
+    PSD_RETURN_IF_ERROR(CheckBools(tensor.AsBuffer()));
+  }
   return tensor;
 }
 

@@ -21,8 +21,11 @@ class DeviceOwner {
 
   explicit DeviceOwner(const std::string& name, worker::RuntimeOptions options = {},
                        uint64_t seed = 0)
-      : device_(testing::NewTestDevice(seed, kBudgetBytes)),
-        owner_(name, WithDevice(*this, std::move(options))) {}
+      : DeviceOwner(name, testing::NewTestDevice(seed, kBudgetBytes), std::move(options)) {}
+  // As above, with another device.
+  DeviceOwner(const std::string& name, std::shared_ptr<EmulatedDevice> device,
+              worker::RuntimeOptions options = {})
+      : device_(std::move(device)), owner_(name, WithDevice(*this, std::move(options))) {}
 
   TestOwner& owner() { return owner_; }
   EmulatedDevice& device() { return *device_; }

@@ -11,9 +11,11 @@
 namespace psd::testing {
 
 std::vector<std::shared_ptr<EmulatedDevice>> NewTestDevices(int count, uint64_t seed,
-                                                            size_t budget_bytes) {
+                                                            size_t budget_bytes,
+                                                            size_t pinned_bytes) {
   EmulatedDeviceOptions options;
   options.budget_bytes = budget_bytes;
+  options.pinned_bytes = pinned_bytes;
   options.seed = seed;
   options.kernels = emulated::OperatorKernels();
   options.kernels.Add(emulated::OptimKernels());

@@ -18,7 +18,8 @@ namespace psd::testing {
 // They have the kernels of core/device_kernels/emulated: all optimizers, dense and of rows, and the
 // operators that are listed there.
 std::vector<std::shared_ptr<EmulatedDevice>> NewTestDevices(int count, uint64_t seed,
-                                                            size_t budget_bytes = size_t{16} << 20);
+                                                            size_t budget_bytes = size_t{16} << 20,
+                                                            size_t pinned_bytes = size_t{16} << 20);
 
 // Returns one such device.
 std::shared_ptr<EmulatedDevice> NewTestDevice(uint64_t seed,

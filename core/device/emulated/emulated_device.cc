@@ -200,6 +200,16 @@ void EmulatedDevice::CountKernel() {
   ++kernels_launched_;
 }
 
+size_t EmulatedDevice::copies_added() const {
+  QuietLock lock(mutex_);
+  return copies_added_;
+}
+
+void EmulatedDevice::CountCopy() {
+  QuietLock lock(mutex_);
+  ++copies_added_;
+}
+
 void EmulatedDevice::FailAllocation(int nth) {
   QuietLock lock(mutex_);
   fail_allocation_ = nth;

@@ -81,6 +81,10 @@ class EmulatedDevice : public Device, public std::enable_shared_from_this<Emulat
   size_t BytesToEnd(const void* address) const;
   // How many kernels have been added to the streams.
   size_t kernels_launched() const;
+  // How many copies have been added to the streams, in all directions.
+  size_t copies_added() const;
+  // The most bytes that blocks of pinned memory have had together at any time.
+  size_t pinned_peak_bytes() const { return pinned_->peak_bytes(); }
   // The scheduler of the streams of all devices that were created together.
   emulated::StreamScheduler& scheduler() const { return *scheduler_; }
 
@@ -129,6 +133,7 @@ class EmulatedDevice : public Device, public std::enable_shared_from_this<Emulat
   // refuses it.
   absl::StatusOr<bool> Admit(absl::string_view operation);
   void CountKernel();
+  void CountCopy();
   void Run(const std::string& operation, bool fails, absl::AnyInvocable<void()>& run);
   void CheckRedZones(const std::string& found) const;
 
@@ -153,6 +158,7 @@ class EmulatedDevice : public Device, public std::enable_shared_from_this<Emulat
   std::map<const std::byte*, size_t> open_ PSD_GUARDED_BY(mutex_);    // in the order of streams
   uint64_t freed_ PSD_GUARDED_BY(mutex_) = 0;                         // numbers the freed blocks
   size_t kernels_launched_ PSD_GUARDED_BY(mutex_) = 0;
+  size_t copies_added_ PSD_GUARDED_BY(mutex_) = 0;
   // How many streams have not yet come to the end of a freed block, by its number.
   std::map<uint64_t, size_t> leaving_ PSD_GUARDED_BY(mutex_);
   std::string lost_ PSD_GUARDED_BY(mutex_);         // the reason; empty if the device is not lost

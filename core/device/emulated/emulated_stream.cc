@@ -125,7 +125,7 @@ absl::Status EmulatedStream::CopyIn(std::byte* to, const std::byte* pinned, size
   if (bytes == 0) return device_.health();
   PSD_RETURN_IF_ERROR(CheckAddress("CopyIn", to, bytes));
   PSD_RETURN_IF_ERROR(CheckPinned("CopyIn", pinned, bytes));
-  return Add("CopyIn", [this, to, pinned, bytes] {
+  return AddCopy("CopyIn", [this, to, pinned, bytes] {
     CheckStillPinned(pinned, bytes);
     VisibleCopy(Inside(to), pinned, bytes);
   });
@@ -135,7 +135,7 @@ absl::Status EmulatedStream::CopyOut(std::byte* pinned, const std::byte* from, s
   if (bytes == 0) return device_.health();
   PSD_RETURN_IF_ERROR(CheckAddress("CopyOut", from, bytes));
   PSD_RETURN_IF_ERROR(CheckPinned("CopyOut", pinned, bytes));
-  return Add("CopyOut", [this, pinned, from, bytes] {
+  return AddCopy("CopyOut", [this, pinned, from, bytes] {
     CheckStillPinned(pinned, bytes);
     VisibleCopy(pinned, Inside(from), bytes);
   });
@@ -149,7 +149,7 @@ absl::Status EmulatedStream::CopyFrom(std::byte* to, Device& from_device, const 
   if (bytes == 0) return device_.health();
   PSD_RETURN_IF_ERROR(CheckAddress("CopyFrom", to, bytes));
   PSD_RETURN_IF_ERROR(source->default_stream().CheckAddress("CopyFrom", from, bytes));
-  return Add("CopyFrom", [this, to, source, from, bytes] {
+  return AddCopy("CopyFrom", [this, to, source, from, bytes] {
     VisibleCopy(Inside(to), source->default_stream().Inside(from), bytes);
   });
 }
@@ -158,7 +158,7 @@ absl::Status EmulatedStream::CopyInAndWait(std::byte* to, const std::byte* from,
   if (bytes == 0) return device_.health();
   PSD_RETURN_IF_ERROR(CheckAddress("CopyIn", to, bytes));
   PSD_RETURN_IF_ERROR(
-      Add("CopyIn", [this, to, from, bytes] { VisibleCopy(Inside(to), from, bytes); }));
+      AddCopy("CopyIn", [this, to, from, bytes] { VisibleCopy(Inside(to), from, bytes); }));
   return WaitForAll();
 }
 
@@ -166,7 +166,7 @@ absl::Status EmulatedStream::CopyOutAndWait(std::byte* to, const std::byte* from
   if (bytes == 0) return device_.health();
   PSD_RETURN_IF_ERROR(CheckAddress("CopyOut", from, bytes));
   PSD_RETURN_IF_ERROR(
-      Add("CopyOut", [this, to, from, bytes] { VisibleCopy(to, Inside(from), bytes); }));
+      AddCopy("CopyOut", [this, to, from, bytes] { VisibleCopy(to, Inside(from), bytes); }));
   return WaitForAll();
 }
 
@@ -192,6 +192,12 @@ absl::Status EmulatedStream::Add(absl::string_view operation, absl::AnyInvocable
   PSD_ASSIGN_OR_RETURN(const bool fails, device_.Admit(described));
   AddToQueue([&device = device_, described = std::move(described), fails,
               run = std::move(run)]() mutable { device.Run(described, fails, run); });
+  return absl::OkStatus();
+}
+
+absl::Status EmulatedStream::AddCopy(absl::string_view operation, absl::AnyInvocable<void()> run) {
+  PSD_RETURN_IF_ERROR(Add(operation, std::move(run)));
+  device_.CountCopy();
   return absl::OkStatus();
 }
 

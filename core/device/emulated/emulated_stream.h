@@ -77,6 +77,7 @@ class EmulatedStream : public Stream {
   std::shared_ptr<Event> Mark();
   // Adds an operation that takes part in faults and is not done on a lost device.
   absl::Status Add(absl::string_view operation, absl::AnyInvocable<void()> run);
+  absl::Status AddCopy(absl::string_view operation, absl::AnyInvocable<void()> run);
   absl::Status AddKernel(absl::string_view kernel, absl::AnyInvocable<void()> run);
   absl::Status CheckAddress(absl::string_view operation, const void* address, size_t bytes) const;
   // Errors: INVALID_ARGUMENT. A GPU would fail when the kernel runs.

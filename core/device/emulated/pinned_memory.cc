@@ -1,5 +1,6 @@
 #include "core/device/emulated/pinned_memory.h"
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 
@@ -36,6 +37,7 @@ absl::StatusOr<std::shared_ptr<Block>> PinnedMemory::Allocate(size_t bytes) {
     if (bytes > state_->budget_bytes - state_->used_bytes)
       return NoMemory(state_->what, bytes, state_->budget_bytes, state_->used_bytes);
     state_->used_bytes += bytes;
+    state_->peak_bytes = std::max(state_->peak_bytes, state_->used_bytes);
   }
   const Quiet quiet;  // the allocator of the heap memory has locks of its own
   // Every block has a byte, so that it has an address of its own.
@@ -47,6 +49,11 @@ absl::StatusOr<std::shared_ptr<Block>> PinnedMemory::Allocate(size_t bytes) {
   }
   state_->blocks.emplace((*heap)->data(), bytes);
   return std::make_shared<PinnedBlock>(*std::move(heap), bytes, state_);
+}
+
+size_t PinnedMemory::peak_bytes() const {
+  QuietLock lock(state_->mutex);
+  return state_->peak_bytes;
 }
 
 bool PinnedMemory::Contains(const std::byte* address, size_t bytes) const {

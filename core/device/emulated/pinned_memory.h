@@ -25,6 +25,8 @@ class PinnedMemory : public Allocator {
 
   // Whether the bytes lie in one block that lives.
   bool Contains(const std::byte* address, size_t bytes) const;
+  // The most bytes that its blocks have had together at any time.
+  size_t peak_bytes() const;
 
  private:
   struct State {
@@ -32,6 +34,7 @@ class PinnedMemory : public Allocator {
     const size_t budget_bytes;
     mutable Mutex mutex;  // leaf
     size_t used_bytes PSD_GUARDED_BY(mutex) = 0;
+    size_t peak_bytes PSD_GUARDED_BY(mutex) = 0;
     std::map<const std::byte*, size_t> blocks PSD_GUARDED_BY(mutex) = {};  // sizes by address
   };
   class PinnedBlock;

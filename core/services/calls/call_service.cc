@@ -165,7 +165,7 @@ CallService::~CallService() {
 Future<store::Values> CallService::Run(const std::string& callee, const CallTarget& target,
                                        store::Values arguments,
                                        const dist_autograd::ContextPtr& context,
-                                       const rpc::CallOptions& options) {
+                                       const rpc::CallOptions& options, Device* device) {
   auto call = std::make_shared<Outgoing>();
   call->context = dist_autograd::RecordingContext(context);
   call->method = target.program != nullptr && call->context == nullptr ? &kProgram : &kRun;
@@ -173,11 +173,13 @@ Future<store::Values> CallService::Run(const std::string& callee, const CallTarg
   call->target = target;
   call->arguments = std::move(arguments);
   call->options = options;
+  // Threads that read the network do not wait for the device.
   return Start(call)
-      .Then([this, context = call->context](
+      .On(device == nullptr ? nullptr : uses_.continuations)
+      .Then([this, device, context = call->context](
                 const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<store::Values> {
         if (!reply.ok()) return reply.status();
-        return uses_.exchange.DecodeReply(context, *reply);
+        return uses_.exchange.DecodeReply(context, *reply, device);
       })
       .On(uses_.continuations);
 }

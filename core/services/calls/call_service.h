@@ -15,6 +15,7 @@
 #include "absl/types/span.h"
 #include "core/autograd/operators.h"
 #include "core/base/clock.h"
+#include "core/base/device.h"
 #include "core/base/executor.h"
 #include "core/base/future.h"
 #include "core/base/ids.h"
@@ -70,10 +71,11 @@ class CallService {
   CallService& operator=(const CallService&) = delete;
 
   // Runs `target` on `callee` and returns the results. A program is sent to each callee once, and
-  // is then named by its fingerprint. Callbacks of the future run on Runtime::continuations.
+  // is then named by its fingerprint. Tensors in the results are on `device`, where null is the
+  // host. Callbacks of the future run on Runtime::continuations.
   Future<store::Values> Run(const std::string& callee, const CallTarget& target,
                             store::Values arguments, const dist_autograd::ContextPtr& context,
-                            const rpc::CallOptions& options);
+                            const rpc::CallOptions& options, Device* device = nullptr);
 
   // Runs `target` on `callee` and keeps the first result there. Returns an RRef to it, which can be
   // used at once.

@@ -17,6 +17,7 @@
 #include "core/rref/value_codec.h"
 #include "core/services/values/value_methods.h"
 #include "core/services/values/value_service.h"
+#include "core/store/on_device.h"
 #include "core/store/parameter.h"
 #include "core/store/value.h"
 #include "proto/psd/v1/worker.pb.h"
@@ -34,6 +35,7 @@ struct ValueService::Fetching {
   std::vector<Future<rpc::Reply>> replies;  // for each part; invalid for this worker's own part
   Future<store::Values> here;               // this worker's own part; invalid if there is none
   dist_autograd::ContextPtr context;        // records the fetch
+  Receiving receiving;
 
   // Ready when all answers have come. Fails with the first error that arrives.
   Future<Unit> Came() const {
@@ -86,7 +88,34 @@ absl::StatusOr<store::Values> ReadHere(const std::vector<RRef>& rrefs, bool reco
   return values;
 }
 
-absl::StatusOr<std::vector<PinnedVersion>> PinHere(const std::vector<RRef>& rrefs) {
+// As ReadHere, with the tensors on `device`. What is there already is not copied.
+absl::StatusOr<store::Values> ReadHereOn(const std::vector<RRef>& rrefs, bool record,
+                                         Device* device) {
+  PSD_ASSIGN_OR_RETURN(const std::vector<EntryPtr> entries, Here(rrefs));
+  std::vector<store::Parameter*> parameters;
+  for (const EntryPtr& entry : entries)
+    if (entry->parameter != nullptr) parameters.push_back(entry->parameter.get());
+  PSD_ASSIGN_OR_RETURN(std::vector<PinnedVersion> pinned, store::Parameter::PinAll(parameters));
+  store::Values values;
+  size_t next = 0;
+  for (const EntryPtr& entry : entries) {
+    if (entry->parameter == nullptr) {
+      PSD_ASSIGN_OR_RETURN(const Value value, entry->Read());
+      PSD_ASSIGN_OR_RETURN(Value moved, store::OnDevice(record ? value : Detached(value), device));
+      values.push_back(std::move(moved));
+      continue;
+    }
+    const PinnedVersion& version = pinned[next++];
+    PSD_ASSIGN_OR_RETURN(Tensor tensor, store::OnDevice(version.tensor, device));
+    values.push_back(record && entry->parameter->requires_grad()
+                         ? Value(Variable::Leaf(std::move(tensor), entry->id, version.version))
+                         : Value(std::move(tensor)));
+  }
+  return values;
+}
+
+absl::StatusOr<std::vector<PinnedVersion>> PinHere(const std::vector<RRef>& rrefs,
+                                                   store::WantedDevice wanted) {
   PSD_ASSIGN_OR_RETURN(const std::vector<EntryPtr> entries, Here(rrefs));
   std::vector<store::Parameter*> parameters;
   for (const EntryPtr& entry : entries) {
@@ -96,7 +125,14 @@ absl::StatusOr<std::vector<PinnedVersion>> PinHere(const std::vector<RRef>& rref
     }
     parameters.push_back(entry->parameter.get());
   }
-  return store::Parameter::PinAll(parameters);
+  PSD_ASSIGN_OR_RETURN(std::vector<PinnedVersion> pinned, store::Parameter::PinAll(parameters));
+  if (!wanted.has_value()) return pinned;
+  for (PinnedVersion& version : pinned) {
+    if (version.tensor.device() == *wanted) continue;
+    PSD_ASSIGN_OR_RETURN(version.tensor, store::OnDevice(version.tensor, *wanted));
+    version.written = nullptr;  // the copy is ordered behind it
+  }
+  return pinned;
 }
 
 absl::Status NotAsAsked(const std::string& owner, size_t expected, size_t got) {
@@ -198,19 +234,49 @@ Future<std::vector<ListedValue>> ValueService::List(const std::string& owner,
   return promise.future();
 }
 
+ValueService::Receiving ValueService::Receive(const rpc::CallOptions& options,
+                                              store::WantedDevice wanted) const {
+  const bool bounded = options.timeout > absl::ZeroDuration();
+  return {wanted, bounded ? uses_.clock.Now() + options.timeout : absl::InfiniteFuture()};
+}
+
+template <typename T, typename Decoder>
+Future<T> ValueService::Received(const Future<rpc::Reply>& reply, const Receiving& receiving,
+                                 Decoder decode) {
+  Promise<T> promise;
+  promise.HelpLike(reply);
+  // Threads that read the network do not wait for the device.
+  const bool may_wait = receiving.device() != nullptr;
+  const Future<rpc::Reply> answer = may_wait ? reply.On(uses_.continuations) : reply;
+  answer.OnReady([this, gate = gate_, promise, receiving, decode,
+                  may_wait](const absl::StatusOr<rpc::Reply>& got) {
+    if (!got.ok() || !LeavesOut(*got)) return static_cast<void>(promise.Set(decode(got)));
+    const rref::Gate::Entry entry(*gate);
+    if (!entry.open()) return;  // dropping the promise tells the caller
+    CollectPieces(Pieces(), *got, receiving.device(), receiving.deadline)
+        .On(may_wait ? uses_.continuations : nullptr)
+        .OnReady([promise, decode](const absl::StatusOr<rpc::Reply>& whole) {
+          promise.Set(decode(whole));
+        });
+  });
+  return promise.future();
+}
+
 Future<store::Values> ValueService::Fetch(const std::vector<RRef>& rrefs,
                                           const dist_autograd::ContextPtr& context,
-                                          const rpc::CallOptions& options) {
-  return FetchRecorded(rrefs, dist_autograd::RecordingContext(context), options);
+                                          const rpc::CallOptions& options,
+                                          store::WantedDevice wanted) {
+  return FetchRecorded(rrefs, dist_autograd::RecordingContext(context), options, wanted);
 }
 
 Future<store::Values> ValueService::FetchRecorded(const std::vector<RRef>& rrefs,
                                                   const dist_autograd::ContextPtr& context,
-                                                  const rpc::CallOptions& options) {
+                                                  const rpc::CallOptions& options,
+                                                  store::WantedDevice wanted) {
   const absl::StatusOr<std::vector<rref::OwnerPart>> parts = rref::PartsByOwner(rrefs);
   if (!parts.ok()) return Future<store::Values>::Ready(parts.status()).On(uses_.continuations);
   const auto ask = [&](const rref::OwnerPart& part) {
-    return FetchFrom(part.owner, part.Of(rrefs), context, options);
+    return FetchFrom(part.owner, part.Of(rrefs), context, options, wanted);
   };
   return rref::AskOwners<store::Value>(*parts, ask).On(uses_.continuations);
 }
@@ -220,21 +286,27 @@ Future<store::Values> ValueService::FetchRecorded(const std::vector<RRef>& rrefs
 Future<store::Values> ValueService::FetchFrom(const std::string& owner,
                                               const std::vector<RRef>& rrefs,
                                               const dist_autograd::ContextPtr& context,
-                                              const rpc::CallOptions& options) {
-  if (owner == uses_.agent.self().name) return FetchHere(rrefs, context != nullptr, options);
+                                              const rpc::CallOptions& options,
+                                              store::WantedDevice wanted) {
+  if (owner == uses_.agent.self().name)
+    return FetchHere(rrefs, context != nullptr, options, wanted);
+  const Receiving receiving = Receive(options, wanted);
   // Captures the RRefs, so that the values live until the answer has come.
-  return StartFetch(owner, rrefs, context, /*versions=*/false, options)
-      .Then([this, owner, rrefs,
-             context](const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<store::Values> {
-        return Fetched(owner, rrefs.size(), context, reply);
+  return Received<store::Values>(
+      StartFetch(owner, rrefs, context, /*versions=*/false, options), receiving,
+      [this, owner, rrefs, context, device = receiving.device()](
+          const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<store::Values> {
+        return Fetched(owner, rrefs.size(), context, reply, device);
       });
 }
 
 absl::StatusOr<store::Values> ValueService::FetchAndWait(const std::vector<RRef>& rrefs,
                                                          const dist_autograd::ContextPtr& context,
-                                                         const rpc::CallOptions& options) {
-  PSD_ASSIGN_OR_RETURN(const Fetching fetching,
-                       StartFetches(rrefs, dist_autograd::RecordingContext(context), options));
+                                                         const rpc::CallOptions& options,
+                                                         store::WantedDevice wanted) {
+  PSD_ASSIGN_OR_RETURN(
+      const Fetching fetching,
+      StartFetches(rrefs, dist_autograd::RecordingContext(context), options, wanted));
   if (fetching.parts.size() > 1) {  // otherwise Decode waits for the only answer
     absl::Status came = fetching.Came().Wait().status();
     if (!came.ok()) {
@@ -247,9 +319,10 @@ absl::StatusOr<store::Values> ValueService::FetchAndWait(const std::vector<RRef>
 
 absl::StatusOr<ValueService::Fetching> ValueService::StartFetches(
     const std::vector<RRef>& rrefs, const dist_autograd::ContextPtr& context,
-    const rpc::CallOptions& options) {
+    const rpc::CallOptions& options, store::WantedDevice wanted) {
   Fetching fetching;
   fetching.context = context;
+  fetching.receiving = Receive(options, wanted);
   PSD_ASSIGN_OR_RETURN(fetching.parts, rref::PartsByOwner(rrefs));
   fetching.replies.resize(fetching.parts.size());
   for (size_t i = 0; i < fetching.parts.size(); ++i) {
@@ -258,7 +331,7 @@ absl::StatusOr<ValueService::Fetching> ValueService::StartFetches(
     if (fetching.parts.size() > 1) some = part.Of(rrefs);
     const std::vector<RRef>& mine = fetching.parts.size() > 1 ? some : rrefs;
     if (part.owner == uses_.agent.self().name) {
-      fetching.here = FetchHere(mine, context != nullptr, options);
+      fetching.here = FetchHere(mine, context != nullptr, options, wanted);
     } else {
       fetching.replies[i] = StartFetch(part.owner, mine, context, /*versions=*/false, options);
     }
@@ -267,14 +340,23 @@ absl::StatusOr<ValueService::Fetching> ValueService::StartFetches(
 }
 
 absl::StatusOr<store::Values> ValueService::Decode(const Fetching& fetching) const {
+  // The pieces of all owners come at the same time.
+  std::vector<Future<rpc::Reply>> whole = fetching.replies;
+  for (Future<rpc::Reply>& reply : whole) {
+    if (!reply.valid()) continue;
+    const absl::StatusOr<rpc::Reply>& answer = reply.Wait();
+    if (!answer.ok() || !LeavesOut(*answer)) continue;
+    reply =
+        CollectPieces(Pieces(), *answer, fetching.receiving.device(), fetching.receiving.deadline);
+  }
   std::vector<store::Values> answers;
   absl::Status status;
   for (size_t i = 0; i < fetching.parts.size(); ++i) {
     const auto& [owner, places] = fetching.parts[i];
-    absl::StatusOr<store::Values> mine =
-        fetching.replies[i].valid()
-            ? Fetched(owner, places.size(), fetching.context, fetching.replies[i].Wait())
-            : fetching.here.Wait();
+    absl::StatusOr<store::Values> mine = whole[i].valid()
+                                             ? Fetched(owner, places.size(), fetching.context,
+                                                       whole[i].Wait(), fetching.receiving.device())
+                                             : fetching.here.Wait();
     status.Update(mine.status());
     // After an error the other answers must still be decoded, see Discard.
     if (mine.ok()) answers.push_back(*std::move(mine));
@@ -291,51 +373,62 @@ void ValueService::Discard(const Fetching& fetching) {
     fetching.replies[i].OnReady(
         [this, owner = fetching.parts[i].owner,
          expected = fetching.parts[i].places.size()](const absl::StatusOr<rpc::Reply>& reply) {
-          Fetched(owner, expected, nullptr, reply).IgnoreError();
+          if (!reply.ok()) return;
+          GiveUpPieces(Pieces(), *reply);
+          Fetched(owner, expected, nullptr, reply, nullptr).IgnoreError();
         });
   }
 }
 
 Future<store::Values> ValueService::FetchHere(const std::vector<RRef>& rrefs, bool record,
-                                              const rpc::CallOptions& options) {
+                                              const rpc::CallOptions& options,
+                                              store::WantedDevice wanted) {
   absl::Status usable = uses_.rrefs.CheckUsable(rrefs);
   if (!usable.ok()) return Future<store::Values>::Ready(usable);
   return uses_.creations.After<store::Values>(
-      rrefs, options, [rrefs, record](const rpc::CallOptions&) {
-        return Future<store::Values>::Ready(ReadHere(rrefs, record));
+      rrefs, options, [rrefs, record, wanted](const rpc::CallOptions&) {
+        return Future<store::Values>::Ready(wanted.has_value() ? ReadHereOn(rrefs, record, *wanted)
+                                                               : ReadHere(rrefs, record));
       });
 }
 
 absl::StatusOr<store::Values> ValueService::Fetched(const std::string& owner, size_t expected,
                                                     const dist_autograd::ContextPtr& context,
-                                                    const absl::StatusOr<rpc::Reply>& reply) const {
+                                                    const absl::StatusOr<rpc::Reply>& reply,
+                                                    Device* device) const {
   PSD_RETURN_IF_ERROR(reply.status());
-  PSD_ASSIGN_OR_RETURN(store::Values values, uses_.exchange.DecodeReply(context, *reply));
+  PSD_ASSIGN_OR_RETURN(store::Values values, uses_.exchange.DecodeReply(context, *reply, device));
   if (values.size() != expected) return NotAsAsked(owner, expected, values.size());
   return values;
 }
 
 Future<std::vector<PinnedVersion>> ValueService::Pull(const std::vector<RRef>& rrefs,
-                                                      const rpc::CallOptions& options) {
+                                                      const rpc::CallOptions& options,
+                                                      store::WantedDevice wanted) {
   auto parts = rref::PartsByOwner(rrefs);
   if (!parts.ok()) return Future<std::vector<PinnedVersion>>::Ready(parts.status());
   return rref::AskOwners<PinnedVersion>(*parts, [&](const rref::OwnerPart& part) {
-    return PullFrom(part.owner, part.Of(rrefs), options);
+    return PullFrom(part.owner, part.Of(rrefs), options, wanted);
   });
 }
 
 Future<std::vector<PinnedVersion>> ValueService::PullFrom(const std::string& owner,
                                                           std::vector<RRef> rrefs,
-                                                          const rpc::CallOptions& options) {
+                                                          const rpc::CallOptions& options,
+                                                          store::WantedDevice wanted) {
   using Result = absl::StatusOr<std::vector<PinnedVersion>>;
   if (owner == uses_.agent.self().name) {
     return uses_.creations.After<std::vector<PinnedVersion>>(
-        rrefs, options, [rrefs](const rpc::CallOptions&) {
-          return Future<std::vector<PinnedVersion>>::Ready(PinHere(rrefs));
+        rrefs, options, [rrefs, wanted](const rpc::CallOptions&) {
+          return Future<std::vector<PinnedVersion>>::Ready(PinHere(rrefs, wanted));
         });
   }
-  return StartFetch(owner, rrefs, nullptr, /*versions=*/true, options)
-      .Then([owner, rrefs = std::move(rrefs)](const absl::StatusOr<rpc::Reply>& reply) -> Result {
+  const Receiving receiving = Receive(options, wanted);
+  const Future<rpc::Reply> reply = StartFetch(owner, rrefs, nullptr, /*versions=*/true, options);
+  return Received<std::vector<PinnedVersion>>(
+      reply, receiving,
+      [owner, rrefs = std::move(rrefs),
+       device = receiving.device()](const absl::StatusOr<rpc::Reply>& reply) -> Result {
         if (!reply.ok()) return reply.status();
         PSD_ASSIGN_OR_RETURN(auto fetched,
                              rpc::ParseFields<v1::FetchedVersions>(*reply, kValueFetch.info.name));
@@ -347,7 +440,8 @@ Future<std::vector<PinnedVersion>> ValueService::PullFrom(const std::string& own
         if (told != tensors.size()) return NotAsAsked(owner, rrefs.size(), told);
         std::vector<PinnedVersion> pulled;
         for (size_t i = 0; i < told; ++i) {
-          pulled.push_back({std::move(tensors[i]), fetched.versions(static_cast<int>(i))});
+          PSD_ASSIGN_OR_RETURN(Tensor tensor, store::OnDevice(tensors[i], device));
+          pulled.push_back({std::move(tensor), fetched.versions(static_cast<int>(i))});
         }
         return pulled;
       });
@@ -372,6 +466,7 @@ Future<rpc::Reply> ValueService::SendFetch(const std::string& owner, const std::
   if (!usable.ok()) return Result::Ready(usable);
   v1::FetchRequest message;
   message.set_versions(versions);
+  message.set_in_pieces(true);
   message.mutable_incarnations()->Reserve(static_cast<int>(rrefs.size()));
   message.mutable_counters()->Reserve(static_cast<int>(rrefs.size()));
   for (const RRef& rref : rrefs) {

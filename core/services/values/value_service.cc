@@ -24,6 +24,7 @@
 #include "core/store/parameter.h"
 #include "core/store/rows.h"
 #include "core/tensor/flat_tensor.h"
+#include "core/tensor/tensor.h"
 #include "proto/psd/v1/worker.pb.h"
 
 namespace psd::services {
@@ -136,13 +137,33 @@ std::vector<LeafInfo> LeavesOf(absl::Span<store::Parameter* const> parameters,
   return leaves;
 }
 
-// Does the same as Exchange::EncodeReply for a group that has only parameters, but creates no
-// tensors, variables and graph nodes for them.
+// As Parameter::PinTogether, but large versions on devices stay there.
+absl::StatusOr<store::PinnedTogether> PinForPieces(absl::Span<store::Parameter* const> parameters) {
+  PSD_ASSIGN_OR_RETURN(const std::vector<store::PinnedVersion> versions,
+                       store::Parameter::PinAll(parameters));
+  auto held = std::make_shared<std::vector<Tensor>>();
+  store::PinnedTogether pinned;
+  for (const store::PinnedVersion& version : versions) {
+    Tensor tensor = version.tensor;
+    if (tensor.NumBytes() <= kPieceBytes) {
+      PSD_ASSIGN_OR_RETURN(tensor, tensor.ToHost());
+    }
+    pinned.tensors.push_back(
+        {&tensor.shape(), tensor.address(), tensor.NumBytes(), tensor.dtype(), tensor.block()});
+    pinned.versions.push_back(version.version);
+    held->push_back(std::move(tensor));
+  }
+  pinned.holder = std::move(held);
+  return pinned;
+}
+
+// Does the same as Exchange::EncodeReply for a group that has only parameters, which are pinned,
+// but creates no tensors, variables and graph nodes for them. Tensors on devices become buffers
+// there.
 absl::StatusOr<rpc::Contents> EncodeParameters(dist_autograd::DistAutograd& autograd,
                                                const dist_autograd::ContextPtr& context,
-                                               const store::EntryGroup& group, bool versions) {
-  PSD_ASSIGN_OR_RETURN(const store::PinnedTogether pinned,
-                       store::Parameter::PinTogether(group.parameters, group.keeper));
+                                               const store::EntryGroup& group,
+                                               const store::PinnedTogether& pinned, bool versions) {
   rpc::Contents reply;
   PSD_ASSIGN_OR_RETURN(reply.payload, rref::EncodeFlatTensors(pinned.tensors, pinned.holder));
   if (context != nullptr) {
@@ -169,13 +190,22 @@ absl::Status NamingError(const ValueService::Uses& uses, const std::string& name
 
 }  // namespace
 
-ValueService::ValueService(Uses uses) : uses_(std::move(uses)) {
+ValueService::ValueService(Uses uses) : uses_(std::move(uses)), pulls_(uses_.completions) {
   rpc::Serve(uses_.agent, kValueGetOrCreate, this, &ValueService::ServeGetOrCreate);
   rpc::Serve(uses_.agent, kValueLookup, this, &ValueService::ServeLookup);
   rpc::Serve(uses_.agent, kValueDrop, this, &ValueService::ServeDrop);
   rpc::Serve(uses_.agent, kValueFetch, this, &ValueService::ServeFetch);
+  rpc::Serve(uses_.agent, kValuePiece, this, &ValueService::ServePiece);
+  rpc::Serve(uses_.agent, kValueEndPull, this, &ValueService::ServeEndPull);
   rpc::Serve(uses_.agent, kValueAssign, this, &ValueService::ServeAssign);
   rpc::Serve(uses_.agent, kValueList, this, &ValueService::ServeList);
+  uses_.agent.OnSessionEnded([this](const rpc::PeerInfo& peer, uint64_t epoch) {
+    pulls_.OnSessionEnded({peer.incarnation, epoch});
+  });
+}
+
+ValueService::~ValueService() {
+  gate_->Close();
 }
 
 absl::Status ValueService::ServeGetOrCreate(const rpc::Answer<rpc::Contents>& answer,
@@ -256,12 +286,12 @@ absl::Status ValueService::ServeFetch(const rpc::Answer<rpc::Contents>& answer,
   PSD_RETURN_IF_ERROR(
       rref::Authorize(uses_.agent.access(), rpc::AskerOf(*call), rpc::Right::kRead, *group));
   if (!group->on_device) {
-    answer(ReadGroup(*call, received.context, *group, request.versions()));
+    answer(ReadGroup(*call, received.context, *group, request));
     return absl::OkStatus();
   }
   rpc::RunBySize(uses_.executor, /*light=*/false, answer,
-                 [this, call, context = received.context, group, versions = request.versions()] {
-                   return ReadGroup(*call, context, *group, versions);
+                 [this, call, context = received.context, group, request = std::move(request)] {
+                   return ReadGroup(*call, context, *group, request);
                  });
   return absl::OkStatus();
 }
@@ -269,15 +299,33 @@ absl::Status ValueService::ServeFetch(const rpc::Answer<rpc::Contents>& answer,
 absl::StatusOr<rpc::Contents> ValueService::ReadGroup(rpc::ServerCall& call,
                                                       const dist_autograd::ContextPtr& context,
                                                       const store::EntryGroup& group,
-                                                      bool versions) const {
-  if (group.parameters.size() == group.entries.size())
-    return EncodeParameters(uses_.autograd, context, group, versions);
-  if (versions) {
+                                                      const v1::FetchRequest& request) {
+  if (group.parameters.size() == group.entries.size()) {
+    const bool in_pieces = group.on_device && request.in_pieces();
+    PSD_ASSIGN_OR_RETURN(const store::PinnedTogether pinned,
+                         in_pieces ? PinForPieces(group.parameters)
+                                   : store::Parameter::PinTogether(group.parameters, group.keeper));
+    PSD_ASSIGN_OR_RETURN(rpc::Contents reply, EncodeParameters(uses_.autograd, context, group,
+                                                               pinned, request.versions()));
+    if (in_pieces) PSD_RETURN_IF_ERROR(pulls_.LeaveOut(call, reply));
+    return reply;
+  }
+  if (request.versions()) {
     return absl::InvalidArgumentError(
         "value.fetch: versions are asked for, but not all values are parameters");
   }
   PSD_ASSIGN_OR_RETURN(const store::Values values, store::Entry::ReadAll(group.entries));
   return uses_.exchange.EncodeReply(call, context, values);
+}
+
+absl::Status ValueService::ServePiece(const rpc::Answer<rpc::Contents>& answer,
+                                      v1::PullPieceRequest request) {
+  return pulls_.ServePiece(answer, request);
+}
+
+absl::Status ValueService::ServeEndPull(const rpc::CallPtr& call, v1::PullEnd request) {
+  pulls_.End(rpc::SessionOf(*call), request.pull());
+  return absl::OkStatus();
 }
 
 absl::Status ValueService::ServeAssign(const rpc::Answer<v1::AssignReply>& answer,

@@ -10,6 +10,8 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "core/autograd/operators.h"
+#include "core/base/clock.h"
+#include "core/base/completion_threads.h"
 #include "core/base/executor.h"
 #include "core/base/future.h"
 #include "core/change/change.h"
@@ -22,8 +24,12 @@
 #include "core/rpc/declared_method.h"
 #include "core/rpc/rpc_agent.h"
 #include "core/rref/creation_gate.h"
+#include "core/rref/gate.h"
 #include "core/rref/rref.h"
 #include "core/rref/rref_context.h"
+#include "core/services/values/device_pulls.h"
+#include "core/services/values/piece_collector.h"
+#include "core/store/on_device.h"
 #include "core/store/parameter.h"
 #include "core/store/store.h"
 #include "core/store/value.h"
@@ -36,6 +42,8 @@ class GetOrCreateRequest;
 class ListReply;
 class ListRequest;
 class NameRequest;
+class PullPieceRequest;
+class PullEnd;
 }  // namespace psd::v1
 
 namespace psd::services {
@@ -78,10 +86,15 @@ class ValueService {
     const program::ProgramLimits& program_limits;
     Executor& executor;                       // reads values on devices
     std::shared_ptr<Executor> continuations;  // shared with the futures that users hold
+    CompletionThreads& completions;           // send values on devices
+    const Clock& clock;
   };
 
   // Registers the methods. The agent must not have started.
   explicit ValueService(Uses uses);
+  ~ValueService();
+  ValueService(const ValueService&) = delete;
+  ValueService& operator=(const ValueService&) = delete;
 
   // Returns the value called `name` on `owner`, and creates it by the program `create` if there is
   // none, on the owner's device called `device`. If that is empty or kAutoDevice, an existing value
@@ -125,25 +138,29 @@ class ValueService {
   // Returns the version of a parameter, or 0 for another value. Errors: those of local_entry().
   absl::StatusOr<uint64_t> VersionHere(const rref::RRef& value) const;
 
-  // Fetches values, with one exchange per owner, and returns them in the order of `rrefs`. Fails
-  // with the first error of an owner.
+  // Fetches values, with one exchange per owner, and returns them in the order of `rrefs`. Large
+  // parameters on devices follow in pieces. The tensors are on the `wanted` device; those of this
+  // worker that are there already are not copied. Fails with the first error of an owner.
   Future<store::Values> Fetch(const std::vector<rref::RRef>& rrefs,
                               const dist_autograd::ContextPtr& context,
-                              const rpc::CallOptions& options);
+                              const rpc::CallOptions& options, store::WantedDevice wanted = {});
   // As Fetch, but recorded in `context` even under a NoGradGuard. For the values at which a
   // backward pass starts.
   Future<store::Values> FetchRecorded(const std::vector<rref::RRef>& rrefs,
                                       const dist_autograd::ContextPtr& context,
-                                      const rpc::CallOptions& options);
+                                      const rpc::CallOptions& options,
+                                      store::WantedDevice wanted = {});
   // As Fetch, but waits, and decodes the answers on the calling thread.
   absl::StatusOr<store::Values> FetchAndWait(const std::vector<rref::RRef>& rrefs,
                                              const dist_autograd::ContextPtr& context,
-                                             const rpc::CallOptions& options);
+                                             const rpc::CallOptions& options,
+                                             store::WantedDevice wanted = {});
 
   // Fetches parameters outside of any context, each with its version.
   // Errors: INVALID_ARGUMENT for a value that is not a parameter.
   Future<std::vector<store::PinnedVersion>> Pull(const std::vector<rref::RRef>& rrefs,
-                                                 const rpc::CallOptions& options);
+                                                 const rpc::CallOptions& options,
+                                                 store::WantedDevice wanted = {});
 
  private:
   absl::Status ServeGetOrCreate(const rpc::Answer<rpc::Contents>& answer,
@@ -158,32 +175,52 @@ class ValueService {
   // Returns the reply to a fetch. Waits for the devices of the values.
   absl::StatusOr<rpc::Contents> ReadGroup(rpc::ServerCall& call,
                                           const dist_autograd::ContextPtr& context,
-                                          const store::EntryGroup& group, bool versions) const;
+                                          const store::EntryGroup& group,
+                                          const v1::FetchRequest& request);
+  absl::Status ServePiece(const rpc::Answer<rpc::Contents>& answer, v1::PullPieceRequest request);
+  absl::Status ServeEndPull(const rpc::CallPtr& call, v1::PullEnd request);
   absl::Status ServeAssign(const rpc::Answer<v1::AssignReply>& answer,
                            rpc::Beside<v1::AssignRequest> fields);
   absl::StatusOr<v1::ListReply> ServeList(const rpc::CallPtr& call, v1::ListRequest request);
 
+  // What becomes of the tensors of a fetch, and until when.
+  struct Receiving {
+    store::WantedDevice wanted;
+    absl::Time deadline;  // on the worker's clock
+
+    Device* device() const { return wanted.value_or(nullptr); }
+  };
+  Receiving Receive(const rpc::CallOptions& options, store::WantedDevice wanted) const;
+  PieceCollection Pieces() const { return {uses_.agent, uses_.executor, uses_.clock, gate_}; }
+  // Returns what `decode` makes of the whole answer, for which pieces may have to be fetched.
+  template <typename T, typename Decoder>
+  Future<T> Received(const Future<rpc::Reply>& reply, const Receiving& receiving, Decoder decode);
+
   Future<store::Values> FetchFrom(const std::string& owner, const std::vector<rref::RRef>& rrefs,
                                   const dist_autograd::ContextPtr& context,
-                                  const rpc::CallOptions& options);
+                                  const rpc::CallOptions& options, store::WantedDevice wanted);
   struct Fetching;
   absl::StatusOr<Fetching> StartFetches(const std::vector<rref::RRef>& rrefs,
                                         const dist_autograd::ContextPtr& context,
-                                        const rpc::CallOptions& options);
+                                        const rpc::CallOptions& options,
+                                        store::WantedDevice wanted);
   // Returns the values in the order in which they were asked for. Waits for answers that have not
   // come yet.
   absl::StatusOr<store::Values> Decode(const Fetching& fetching) const;
   void Discard(const Fetching& fetching);
   // Reads values of this worker, with their history if `record`, otherwise as constants.
   Future<store::Values> FetchHere(const std::vector<rref::RRef>& rrefs, bool record,
-                                  const rpc::CallOptions& options);
-  // Decodes an owner's answer to a fetch of `expected` values.
+                                  const rpc::CallOptions& options, store::WantedDevice wanted);
+  // Decodes an owner's whole answer to a fetch of `expected` values. Waits for `device`, unless it
+  // is null.
   absl::StatusOr<store::Values> Fetched(const std::string& owner, size_t expected,
                                         const dist_autograd::ContextPtr& context,
-                                        const absl::StatusOr<rpc::Reply>& reply) const;
+                                        const absl::StatusOr<rpc::Reply>& reply,
+                                        Device* device) const;
   Future<std::vector<store::PinnedVersion>> PullFrom(const std::string& owner,
                                                      std::vector<rref::RRef> rrefs,
-                                                     const rpc::CallOptions& options);
+                                                     const rpc::CallOptions& options,
+                                                     store::WantedDevice wanted);
   // Requires: the creation of the parameter has ended.
   Future<uint64_t> SendAssign(const rref::RRef& parameter, const Tensor& elements,
                               const rpc::CallOptions& options);
@@ -196,6 +233,9 @@ class ValueService {
                                const rpc::CallOptions& options);
 
   const Uses uses_;
+  DevicePulls pulls_;
+  // Shared with the pulls from other workers that are under way.
+  const std::shared_ptr<rref::Gate> gate_ = std::make_shared<rref::Gate>();
 };
 
 }  // namespace psd::services

@@ -1,7 +1,10 @@
 #include "core/tensor/ops/sum.h"
 
+#include <utility>
+
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/device.h"
 #include "core/base/status.h"
 #include "core/tensor/dtype.h"
 #include "core/tensor/ops/cast.h"
@@ -23,6 +26,11 @@ absl::StatusOr<Tensor> AddToSum(Tensor sum, const Tensor& gradient, bool own) {
     return absl::InvalidArgumentError(
         absl::StrCat("gradients ", sum.ToString(), " and ", gradient.ToString(),
                      " cannot be added; they must be of one shape ", "and dtype"));
+  }
+  if (Device* const device = sum.device(); gradient.device() != device) {
+    PSD_ASSIGN_OR_RETURN(const Tensor there,
+                         device == nullptr ? gradient.ToHost() : gradient.Clone(&device->memory()));
+    return AddToSum(std::move(sum), there, own);
   }
   if (!IsHalf(gradient.dtype())) {
     if (!own) return Add(sum, gradient);

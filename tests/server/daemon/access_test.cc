@@ -62,6 +62,8 @@ const std::map<std::string, std::string>& Unasked() {
       {"save.write", "asks for its items as checkpoint.export does; needs a save of its session"},
       {"save.finish", "ends a save that the same session has opened"},
       {"save.close", "gives up a save that the same session has opened"},
+      {"value.piece", "reads what the same session was given by value.fetch"},
+      {"value.end_pull", "gives back what the same session holds"},
       {"optimizer.end_turn", "gives back what the same session holds"},
       {"optimizer.leave", "gives back what the same session holds"},
   };

@@ -1,0 +1,140 @@
+#include "core/services/values/device_pulls.h"
+
+#include <cstddef>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/device.h"
+#include "core/base/remedy.h"
+#include "core/base/status.h"
+#include "core/base/stream.h"
+#include "core/rpc/message_io.h"
+#include "core/services/values/value_methods.h"
+#include "core/tensor/dtype.h"
+#include "core/tensor/tensor.h"
+#include "proto/psd/v1/worker.pb.h"
+
+namespace psd::services {
+namespace {
+
+// Returns the bytes that are asked for. Errors: INVALID_ARGUMENT.
+absl::StatusOr<Buffer> Asked(const std::vector<Buffer>& buffers,
+                             const v1::PullPieceRequest& request) {
+  const uint64_t size = request.number() < buffers.size() ? buffers[request.number()].size() : 0;
+  const uint64_t bytes = request.bytes();
+  if (bytes == 0 || bytes > kPieceBytes || request.offset() > size ||
+      bytes > size - request.offset()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("value.piece: ", bytes, " bytes from ", request.offset(), " of buffer ",
+                     request.number(), ", which has ", size, "; a piece has 1 to ", kPieceBytes));
+  }
+  return buffers[request.number()].Slice(request.offset(), bytes);
+}
+
+rpc::Contents Piece(Buffer bytes) {
+  rpc::Contents piece;
+  piece.payload.buffers.push_back(std::move(bytes));
+  return piece;
+}
+
+// Returns a copy in memory that need not be pinned. Waits for the device.
+absl::StatusOr<rpc::Contents> CopyNow(Device& device, const Buffer& piece) {
+  PSD_ASSIGN_OR_RETURN(Tensor copy,
+                       Tensor::Empty({static_cast<int64_t>(piece.size())}, DType::kU8));
+  PSD_RETURN_IF_ERROR(device.CopyOut(copy.mutable_raw_data(), piece.data(), piece.size()));
+  return Piece(copy.AsBuffer());
+}
+
+}  // namespace
+
+absl::Status DevicePulls::LeaveOut(rpc::ServerCall& call, rpc::Contents& answer) {
+  v1::LeftOut left_out;
+  auto pull = std::make_shared<std::vector<Buffer>>();
+  for (size_t i = 0; i < answer.payload.buffers.size(); ++i) {
+    Buffer& buffer = answer.payload.buffers[i];
+    if (buffer.place().host_readable()) continue;
+    left_out.add_buffers(static_cast<uint32_t>(i));
+    left_out.add_bytes(buffer.size());
+    pull->push_back(std::exchange(buffer, Buffer()));
+  }
+  if (pull->empty()) return absl::OkStatus();
+  const GlobalId session = rpc::SessionOf(call);
+  PSD_ASSIGN_OR_RETURN(const uint64_t id, Add(session, std::move(pull)));
+  left_out.set_pull(id);
+  // If the session has ended meanwhile, nobody else would end the pull.
+  if (call.cancelled()) End(session, id);
+  call.OnAnswerDropped([this, session, id] { End(session, id); });
+  answer.attachments.push_back({kLeftOutTag, left_out.SerializeAsString()});
+  return absl::OkStatus();
+}
+
+absl::Status DevicePulls::ServePiece(const rpc::Answer<rpc::Contents>& answer,
+                                     const v1::PullPieceRequest& request) {
+  PSD_ASSIGN_OR_RETURN(const Pull pull, Find(rpc::SessionOf(*answer.call()), request.pull()));
+  PSD_ASSIGN_OR_RETURN(const Buffer piece, Asked(*pull, request));
+  Device& device = *piece.place().device();
+  const absl::StatusOr<std::shared_ptr<Block>> pinned =
+      device.pinned_memory().Allocate(piece.size());
+  if (!pinned.ok()) {
+    answer(CopyNow(device, piece));
+    return absl::OkStatus();
+  }
+  // The pin has ordered the default stream behind the work that writes the version.
+  Stream& stream = device.default_stream();
+  PSD_RETURN_IF_ERROR(stream.CopyOut((*pinned)->data(), piece.data(), piece.size()));
+  PSD_ASSIGN_OR_RETURN(std::shared_ptr<Event> copied, stream.Record());
+  // Holds `piece`, and with it the version, until the copy is done.
+  completions_.OnPassed({&device, std::move(copied)},
+                        [answer, pinned = *pinned, piece](const absl::Status& done) {
+                          if (!done.ok()) return answer(done);
+                          answer(Piece(Buffer(pinned)));
+                        });
+  return absl::OkStatus();
+}
+
+absl::StatusOr<uint64_t> DevicePulls::Add(GlobalId session, Pull pull) {
+  MutexLock lock(mutex_);
+  OfSession& of_session = pulls_[session];
+  if (of_session.size() >= kPerSession) {
+    return WithRemedy(
+        absl::ResourceExhaustedError(absl::StrCat(of_session.size(),
+                                                  " pulls of this session from devices "
+                                                  "have not ended yet")),
+        "pull fewer at the same time");
+  }
+  of_session.emplace(++last_id_, std::move(pull));
+  return last_id_;
+}
+
+absl::StatusOr<DevicePulls::Pull> DevicePulls::Find(GlobalId session, uint64_t id) const {
+  MutexLock lock(mutex_);
+  const auto of_session = pulls_.find(session);
+  if (of_session != pulls_.end()) {
+    const auto pull = of_session->second.find(id);
+    if (pull != of_session->second.end()) return pull->second;
+  }
+  return WithRemedy(absl::NotFoundError(absl::StrCat("no pull ", id,
+                                                     " of this session is under "
+                                                     "way here")),
+                    "the session may have ended: fetch again");
+}
+
+void DevicePulls::End(GlobalId session, uint64_t pull) {
+  OfSession::node_type ended;  // destroyed after the lock is released
+  MutexLock lock(mutex_);
+  const auto of_session = pulls_.find(session);
+  if (of_session == pulls_.end()) return;
+  ended = of_session->second.extract(pull);
+  if (of_session->second.empty()) pulls_.erase(of_session);
+}
+
+void DevicePulls::OnSessionEnded(GlobalId session) {
+  OfSession ended;
+  MutexLock lock(mutex_);
+  const auto of_session = pulls_.find(session);
+  if (of_session == pulls_.end()) return;
+  ended = std::move(of_session->second);
+  pulls_.erase(of_session);
+}
+
+}  // namespace psd::services

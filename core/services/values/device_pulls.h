@@ -1,0 +1,65 @@
+#pragma once
+
+// Tensors on devices that other workers fetch in pieces: the owner's side.
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "core/base/buffer.h"
+#include "core/base/completion_threads.h"
+#include "core/base/ids.h"
+#include "core/base/mutex.h"
+#include "core/rpc/declared_method.h"
+#include "core/rpc/rpc_agent.h"
+
+namespace psd::v1 {
+class PullPieceRequest;
+}  // namespace psd::v1
+
+namespace psd::services {
+
+// A fetch leaves large tensors on devices out of its answer, and this table keeps them pinned. The
+// caller asks for them piece by piece, and asks for a few pieces at the same time. Each piece is
+// copied to pinned memory of the host; the device's thread for completions sends it once it is
+// there. So the copy of one piece overlaps with the sending of the piece before it, and no thread
+// that reads the network waits for a device. A pull ends when its caller says so, or with the
+// caller's session. Thread-safe.
+class DevicePulls {
+ public:
+  // The most pulls of one session that have not ended. It bounds what a peer can make an owner pin.
+  static constexpr size_t kPerSession = 256;
+
+  // `completions` must outlive the agent's calls.
+  explicit DevicePulls(CompletionThreads& completions) : completions_(completions) {}
+
+  // Takes the buffers on devices out of the answer to `call`, and adds an attachment that names
+  // them. Does nothing if there are none. Errors: RESOURCE_EXHAUSTED if the caller's session has
+  // kPerSession pulls.
+  absl::Status LeaveOut(rpc::ServerCall& call, rpc::Contents& answer) PSD_EXCLUDES(mutex_);
+  // Answers with one piece. If there is no pinned memory for it, it is copied to other memory, and
+  // this thread waits for that. Errors: NOT_FOUND for a pull that has ended; INVALID_ARGUMENT for
+  // bytes that were not left out; those of the device.
+  absl::Status ServePiece(const rpc::Answer<rpc::Contents>& answer,
+                          const v1::PullPieceRequest& request) PSD_EXCLUDES(mutex_);
+  void End(GlobalId session, uint64_t pull) PSD_EXCLUDES(mutex_);
+  void OnSessionEnded(GlobalId session) PSD_EXCLUDES(mutex_);
+
+ private:
+  using Pull = std::shared_ptr<const std::vector<Buffer>>;  // shared with the pieces under way
+  using OfSession = std::map<uint64_t, Pull>;               // by id
+
+  absl::StatusOr<uint64_t> Add(GlobalId session, Pull pull) PSD_EXCLUDES(mutex_);
+  absl::StatusOr<Pull> Find(GlobalId session, uint64_t id) const PSD_EXCLUDES(mutex_);
+
+  CompletionThreads& completions_;
+  mutable Mutex mutex_;  // leaf; pins are dropped outside
+  uint64_t last_id_ PSD_GUARDED_BY(mutex_) = 0;
+  // By session; no element is empty.
+  std::map<GlobalId, OfSession> pulls_ PSD_GUARDED_BY(mutex_);
+};
+
+}  // namespace psd::services
