@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <atomic>
 #include <map>
+#include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +13,7 @@
 #include "client/worker_state.h"
 #include "core/base/clock.h"
 #include "core/base/collect.h"
+#include "core/base/device.h"
 #include "core/base/future.h"
 #include "core/base/host_port.h"
 #include "core/base/log.h"
@@ -93,6 +96,13 @@ absl::Status CheckOptions(const WorkerOptions& options) {
     }
     PSD_RETURN_IF_ERROR(CheckAddress(owner));
   }
+  std::set<std::string> devices;
+  for (const std::shared_ptr<Device>& device : options.devices) {
+    if (device == nullptr) return absl::InvalidArgumentError("WorkerOptions::devices has a null");
+    if (devices.insert(device->name()).second) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("WorkerOptions::devices has two devices called ", device->name()));
+  }
   return absl::OkStatus();
 }
 
@@ -102,6 +112,7 @@ worker::RuntimeOptions ToRuntimeOptions(const WorkerOptions& options) {
   runtime.listen = options.listen;
   runtime.advertise = options.advertise;
   runtime.threads = options.threads;
+  runtime.devices = options.devices;
   runtime.shared_memory = options.shared_memory;
   runtime.session = options.session;
   runtime.functions = options.functions;
