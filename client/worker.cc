@@ -2,6 +2,7 @@
 #include <atomic>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -96,6 +97,13 @@ absl::Status CheckOptions(const WorkerOptions& options) {
     }
     PSD_RETURN_IF_ERROR(CheckAddress(owner));
   }
+  std::set<std::string> devices;
+  for (const std::shared_ptr<Device>& device : options.devices) {
+    if (device == nullptr) return absl::InvalidArgumentError("WorkerOptions::devices has a null");
+    if (devices.insert(device->name()).second) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("WorkerOptions::devices has two devices called ", device->name()));
+  }
   return absl::OkStatus();
 }
 
@@ -105,9 +113,9 @@ worker::RuntimeOptions ToRuntimeOptions(const WorkerOptions& options) {
   runtime.listen = options.listen;
   runtime.advertise = options.advertise;
   runtime.threads = options.threads;
+  runtime.devices = options.devices;
   runtime.shared_memory = options.shared_memory;
   runtime.session = options.session;
-  runtime.devices = options.devices;
   runtime.functions = options.functions;
   runtime.logger = options.logger != nullptr ? options.logger : NewStderrLogger(LogLevel::kWarning);
   runtime.memory =

@@ -73,9 +73,10 @@ struct WorkerOptions {
   // The most memory that this worker takes for values and for messages under way, in bytes. 0 sets
   // no limit.
   size_t memory_budget_bytes = 0;
-  // The devices beside the CPU on which this worker may compute and host values, by their names.
-  // Shared with the code that opened them.
-  std::vector<std::shared_ptr<Device>> devices;
+  // The devices besides the CPU on which this worker may have values, such as the parameters of a
+  // Replica, and compute; by their names. Each has a memory budget of its own, and may belong to
+  // several workers of a process. No two have the same name.
+  std::vector<std::shared_ptr<Device>> devices;  // shared with their creator
   // Whether messages to and from workers of the same host and user go through shared memory, if
   // both ends allow it and it is possible. Otherwise they use the network, and the log says why.
   bool shared_memory = true;

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/collectives/group_state.h"
+#include "core/base/device.h"
 #include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/services/collectives/call_data.h"
@@ -18,6 +19,7 @@ using services::TensorForm;
 struct Group::Request {
   CollectiveCall call;
   std::vector<Tensor> inputs;
+  Device* device = nullptr;  // for the results, if there are no inputs
 };
 
 namespace {
@@ -51,6 +53,17 @@ CollectiveCall Scattering(const std::vector<Tensor>& tensors, int root,
 
 absl::Status Alone() {
   return absl::InvalidArgumentError("a group of one has no other rank to send to or receive from");
+}
+
+// Returns the results of a call in a group of one, which are its inputs.
+absl::StatusOr<std::vector<Tensor>> AloneResults(const CollectiveCall& call,
+                                                 std::vector<Tensor> inputs) {
+  PSD_RETURN_IF_ERROR(services::CheckCall(call, 1));
+  PSD_RETURN_IF_ERROR(services::CallData::CheckInputs(call, inputs, 0, 1));
+  for (Tensor& input : inputs) {
+    PSD_ASSIGN_OR_RETURN(input, std::move(input).Contiguous());
+  }
+  return inputs;
 }
 
 absl::StatusOr<Tensor> First(const absl::StatusOr<std::vector<Tensor>>& results) {
@@ -106,19 +119,39 @@ absl::StatusOr<absl::Duration> Group::TimeoutOf(const CollectiveOptions& options
   return options.timeout > absl::ZeroDuration() ? options.timeout : state_->timeout;
 }
 
+absl::StatusOr<std::shared_ptr<Device>> Group::HandleOf(const Device* device) const {
+  if (device == nullptr) return nullptr;
+  for (const std::shared_ptr<Device>& each : state_->devices)
+    if (each.get() == device) return each;
+  return WithRemedy(
+      absl::InvalidArgumentError(absl::StrCat("group ", name(), ": a tensor on ", device->name(),
+                                              ", which is no device of this worker")),
+      "give the worker the device (WorkerOptions::devices)");
+}
+
 Future<std::vector<Tensor>> Group::Start(Request request, const CollectiveOptions& options) {
   using Results = Future<std::vector<Tensor>>;
   const absl::StatusOr<absl::Duration> timeout = TimeoutOf(options);
   if (!timeout.ok()) return Results::Ready(timeout.status());
-  if (state_->part != nullptr)
-    return state_->part->Start(std::move(request.call), std::move(request.inputs), *timeout);
-  // In a group of one, the results are the inputs.
-  absl::Status checked = services::CheckCall(request.call, 1);
-  if (!checked.ok()) return Results::Ready(std::move(checked));
-  auto own = services::CallData::Prepare(std::move(request.call), std::move(request.inputs), 0, 1,
-                                         nullptr);
+  if (state_->part == nullptr)
+    return Results::Ready(AloneResults(request.call, std::move(request.inputs)));
+  if (!request.inputs.empty()) request.device = request.inputs[0].device();
+  absl::StatusOr<std::shared_ptr<Device>> device = HandleOf(request.device);
+  if (!device.ok()) return Results::Ready(device.status());
+  const bool gives = request.call.operation == Operation::kBroadcast && !request.inputs.empty();
+  if (*device == nullptr || !gives) {
+    return state_->part->Start(std::move(request.call), std::move(request.inputs), *timeout,
+                               *std::move(device));
+  }
+  // The root has the result on its device already.
+  const absl::StatusOr<Tensor> own = request.inputs[0].Contiguous();
   if (!own.ok()) return Results::Ready(own.status());
-  return Results::Ready(std::move(own->inputs));
+  return state_->part->Start(std::move(request.call), {*own}, *timeout)
+      .Then([own = *own](const absl::StatusOr<std::vector<Tensor>>& given)
+                -> absl::StatusOr<std::vector<Tensor>> {
+        PSD_RETURN_IF_ERROR(given.status());
+        return std::vector<Tensor>{own};
+      });
 }
 
 // The result is taken out on the thread that sets it, so a thread that waits for it does not wait
@@ -130,6 +163,7 @@ Future<Tensor> Group::StartForOne(Request request, const CollectiveOptions& opti
 Group::Request Group::ToBroadcast(const Tensor& tensor, int root,
                                   const CollectiveOptions& options) const {
   Request request{WithRoot(CallOf(Operation::kBroadcast, tensor, options), root), {}};
+  request.device = tensor.device();
   if (root == rank()) request.inputs.push_back(tensor);
   return request;
 }

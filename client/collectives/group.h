@@ -54,6 +54,14 @@ struct CollectiveOptions {
 // of the ranks, whatever its position, the size of the tensor and the carrier. f16 and bf16 are
 // summed in f32 and rounded once. Tensors need not be contiguous; results are.
 //
+// Tensors may be on devices of the worker (WorkerOptions::devices). Their elements travel through
+// memory of the host, so results have the bits that tensors of the host would give, and each rank
+// may have its tensors elsewhere. A result is on the device of the tensor that this rank gives to
+// the call; if it gives none (Receive, and Broadcast and Scatter on ranks other than the root), the
+// result is on the host. The call is made when the tensor has been computed, as work of the
+// thread's CurrentStream or work that this stream waits for. Results come to a device as work of
+// its default stream. If a result finds no room there, the group fails.
+//
 // Every call has a deadline. If a rank dies, is late, or makes another call than the others
 // (another operation, dtype, shape, root or label), the group fails: all calls that are under way
 // fail on all ranks with an error that names the rank, and so do later calls. A call that is under
@@ -67,7 +75,8 @@ struct CollectiveOptions {
 // was restarted, or cannot be reached), FAILED_PRECONDITION (the ranks' calls differ; a rank has
 // left; the worker was shut down), RESOURCE_EXHAUSTED (memory). GetDetail(status)->worker is the
 // name of the worker that is late or dead. INVALID_ARGUMENT for a mistake in the arguments of this
-// rank: the call does not count, and the others wait for a correct one.
+// rank, UNAVAILABLE naming a device of this rank that is lost: the call does not count, and the
+// others wait for a correct one.
 //
 // Thread-safe; if several threads make calls, they must agree on the order. The destructor leaves
 // the group, as Leave.
@@ -130,7 +139,7 @@ class Group {
   absl::StatusOr<std::vector<Tensor>> AllGather(const Tensor& tensor,
                                                 const CollectiveOptions& options = {});
   // Returns the tensor of rank `root`. The tensors of the other ranks only say which shape and
-  // dtype they expect. A rank that gives an undefined tensor takes any.
+  // dtype they expect, and on which device. A rank that gives an undefined tensor takes any.
   absl::StatusOr<Tensor> Broadcast(const Tensor& tensor, int root,
                                    const CollectiveOptions& options = {});
   // Returns the tensors of all ranks, by rank, on rank `root`, and no tensors on the others. All
@@ -189,6 +198,9 @@ class Group {
 
   // Returns the timeout of a call. Errors: INVALID_ARGUMENT for a negative one.
   absl::StatusOr<absl::Duration> TimeoutOf(const CollectiveOptions& options) const;
+  // Returns null for null, which means the host.
+  // Errors: INVALID_ARGUMENT for a device that is not one of the worker's.
+  absl::StatusOr<std::shared_ptr<Device>> HandleOf(const Device* device) const;
   Request ToBroadcast(const Tensor& tensor, int root, const CollectiveOptions& options) const;
 
   const std::unique_ptr<State> state_;

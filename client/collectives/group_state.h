@@ -8,6 +8,7 @@
 
 #include "absl/time/time.h"
 #include "client/collectives/group.h"
+#include "core/base/device.h"
 #include "core/base/executor.h"
 #include "core/base/ids.h"
 #include "core/services/collectives/collective_group.h"
@@ -26,6 +27,7 @@ struct Group::State {
   // Null in a group of one.
   std::shared_ptr<services::CollectiveGroup> part;  // shared with the worker's service
   std::shared_ptr<Executor> continuations;          // for callbacks; shared with the worker
+  std::vector<std::shared_ptr<Device>> devices;     // those of the worker; shared with it
 };
 
 }  // namespace psd

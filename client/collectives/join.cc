@@ -25,6 +25,7 @@
 #include "core/rpc/rpc_agent.h"
 #include "core/runtime/runtime.h"
 #include "core/services/collectives/collective_service.h"
+#include "core/store/store.h"
 
 namespace psd {
 namespace {
@@ -258,6 +259,7 @@ absl::StatusOr<std::shared_ptr<Group>> Group::JoinPresent(Worker& worker, const 
   state->timeout = options.timeout;
   worker::Runtime& runtime = RuntimeOf(worker);
   state->continuations = runtime.continuations();
+  state->devices = runtime.store().devices();
   Joining joining(worker, name, options);
   std::vector<Told> told;
   if (options.members.size() == 1) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <deque>
 #include <utility>
 
@@ -10,6 +9,7 @@
 #include "core/base/buffer.h"
 #include "core/base/future.h"
 #include "core/base/status.h"
+#include "core/tensor/copy_to.h"
 
 namespace psd {
 namespace {
@@ -32,23 +32,38 @@ TensorForm FormOf(const Tensor& tensor) {
   return {tensor.dtype(), tensor.shape()};
 }
 
+Device* DeviceOf(const std::vector<Device*>& devices, size_t position) {
+  return devices.empty() ? nullptr : devices[position];
+}
+
+// Returns the parcel among `open` that takes tensors of `device`.
+Parcel& OpenFor(Device* device, std::vector<Parcel>& open) {
+  for (Parcel& each : open)
+    if (each.device == device) return each;
+  return open.emplace_back(Parcel{{}, 0, device});
+}
+
 }  // namespace
 
-std::vector<Parcel> PlanParcels(const std::vector<TensorForm>& forms) {
+std::vector<Parcel> PlanParcels(const std::vector<TensorForm>& forms,
+                                const std::vector<Device*>& devices) {
   std::vector<Parcel> parcels;
-  Parcel open;
+  std::vector<Parcel> open;  // one for each device, in the order in which they appear
   for (size_t i = 0; i < forms.size(); ++i) {
+    Device* const device = DeviceOf(devices, i);
     const size_t bytes = forms[i].NumBytes();
     if (bytes == 0) continue;
     if (bytes >= kLoneBytes) {
-      parcels.push_back({{i}, bytes});
+      parcels.push_back({{i}, bytes, device});
       continue;
     }
-    if (open.bytes + bytes > kMostParcelBytes) parcels.push_back(std::exchange(open, {}));
-    open.members.push_back(i);
-    open.bytes += RoundUp(bytes);
+    Parcel& together = OpenFor(device, open);
+    if (together.bytes + bytes > kMostParcelBytes)
+      parcels.push_back(std::exchange(together, {{}, 0, device}));
+    together.members.push_back(i);
+    together.bytes += RoundUp(bytes);
   }
-  if (!open.members.empty()) parcels.push_back(std::move(open));
+  parcels.insert(parcels.end(), open.begin(), open.end());
   // The message of a single tensor has no padding.
   for (Parcel& parcel : parcels)
     if (parcel.members.size() == 1) parcel.bytes = forms[parcel.members[0]].NumBytes();
@@ -61,25 +76,31 @@ std::vector<TensorForm> FormsOf(const std::vector<Tensor>& tensors) {
   return forms;
 }
 
-absl::StatusOr<std::vector<Tensor>> WithoutElements(const std::vector<TensorForm>& forms) {
+absl::StatusOr<std::vector<Tensor>> WithoutElements(const std::vector<TensorForm>& forms,
+                                                    const std::vector<Device*>& devices) {
   std::vector<Tensor> tensors(forms.size());
   for (size_t i = 0; i < forms.size(); ++i) {
     if (forms[i].NumBytes() > 0) continue;
-    PSD_ASSIGN_OR_RETURN(tensors[i], Tensor::Empty(forms[i].shape, forms[i].dtype));
+    PSD_ASSIGN_OR_RETURN(
+        tensors[i], Tensor::Empty(forms[i].shape, forms[i].dtype, MemoryOf(DeviceOf(devices, i))));
   }
   return tensors;
 }
 
 absl::StatusOr<Tensor> Pack(const Parcel& parcel, const std::vector<Tensor>& tensors) {
   if (parcel.members.size() == 1) return tensors[parcel.members[0]].Contiguous();
-  PSD_ASSIGN_OR_RETURN(Tensor message,
-                       Tensor::Empty({static_cast<int64_t>(parcel.bytes)}, DType::kU8));
-  std::byte* out = message.mutable_raw_data();
+  Device* const device = parcel.device;
+  PSD_ASSIGN_OR_RETURN(Tensor message, Tensor::Empty({static_cast<int64_t>(parcel.bytes)},
+                                                     DType::kU8, MemoryOf(device)));
+  PSD_ASSIGN_OR_RETURN(const Tensor zeros,
+                       Tensor::Zeros({kAlignment}, DType::kU8, MemoryOf(device)));
+  std::byte* out = message.mutable_address();
   for (const size_t member : parcel.members) {
     PSD_ASSIGN_OR_RETURN(const Tensor dense, tensors[member].Contiguous());
     const size_t bytes = dense.NumBytes();
-    std::memcpy(out, dense.raw_data(), bytes);
-    std::memset(out + bytes, 0, RoundUp(bytes) - bytes);
+    PSD_RETURN_IF_ERROR(CopyBytes(device, out, device, dense.address(), bytes));
+    PSD_RETURN_IF_ERROR(
+        CopyBytes(device, out + bytes, device, zeros.address(), RoundUp(bytes) - bytes));
     out += RoundUp(bytes);
   }
   return message;
@@ -95,11 +116,12 @@ absl::Status Unpack(const Parcel& parcel, const std::vector<TensorForm>& forms,
                                                    " tensors is ", message.ToString(),
                                                    ", expected ", expected.ToString()));
   }
+  PSD_ASSIGN_OR_RETURN(const Tensor there, CopyTo(parcel.device, message));
   if (alone) {
-    tensors[parcel.members[0]] = message;
+    tensors[parcel.members[0]] = there;
     return absl::OkStatus();
   }
-  const Buffer bytes = message.AsBuffer();
+  const Buffer bytes = there.AsBuffer();
   size_t offset = 0;
   for (const size_t member : parcel.members) {
     const size_t size = forms[member].NumBytes();
@@ -126,7 +148,7 @@ absl::StatusOr<std::vector<std::vector<Tensor>>> Exchange(Group& group,
     if (sources[s].root == group.rank()) {
       all[s] = sources[s].tensors;
     } else {
-      PSD_ASSIGN_OR_RETURN(all[s], WithoutElements(sources[s].forms));
+      PSD_ASSIGN_OR_RETURN(all[s], WithoutElements(sources[s].forms, sources[s].devices));
     }
   }
   std::deque<Waiting> waiting;
@@ -144,7 +166,7 @@ absl::StatusOr<std::vector<std::vector<Tensor>>> Exchange(Group& group,
   };
   for (size_t s = 0; s < sources.size(); ++s) {
     const bool mine = sources[s].root == group.rank();
-    for (Parcel& parcel : PlanParcels(sources[s].forms)) {
+    for (Parcel& parcel : PlanParcels(sources[s].forms, sources[s].devices)) {
       const size_t bytes = WaitingBytes(parcel);
       while (!waiting.empty() && waiting_bytes + bytes > kMostWaitingBytes)
         PSD_RETURN_IF_ERROR(take());

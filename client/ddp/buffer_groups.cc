@@ -13,30 +13,51 @@ std::string Description(const ReplicatedParameter& parameter) {
                       parameter.expert ? ", an expert" : "");
 }
 
-int64_t BufferSize(absl::Span<const ReplicatedParameter> parameters, DType dtype,
+std::vector<size_t> DeviceNumbers(absl::Span<const ReplicatedParameter> parameters) {
+  std::vector<size_t> numbers;
+  std::vector<const Device*> devices;
+  for (const ReplicatedParameter& parameter : parameters) {
+    const auto found = std::find(devices.begin(), devices.end(), parameter.device);
+    numbers.push_back(static_cast<size_t>(found - devices.begin()));
+    if (found == devices.end()) devices.push_back(parameter.device);
+  }
+  return numbers;
+}
+
+namespace {
+
+bool SharesBuffer(const ReplicatedParameter& parameter, const Device* device, DType dtype) {
+  return parameter.device == device && parameter.dtype == dtype;
+}
+
+}  // namespace
+
+int64_t BufferSize(absl::Span<const ReplicatedParameter> parameters, Device* device, DType dtype,
                    int64_t buffer_elements) {
   int64_t total = 0;
   for (const ReplicatedParameter& parameter : parameters)
-    if (parameter.dtype == dtype) total += parameter.shape.NumElements();
+    if (SharesBuffer(parameter, device, dtype)) total += parameter.shape.NumElements();
   return std::min(buffer_elements, total);
 }
 
 namespace {
 
-void GroupOneDType(absl::Span<const ReplicatedParameter> parameters, DType dtype,
-                   int64_t buffer_elements, std::vector<BufferGroup>& groups) {
-  const int64_t room = BufferSize(parameters, dtype, buffer_elements);
-  BufferGroup gathered{dtype, {}, 0};
+// Adds the groups of the buffer for one device and dtype.
+void GroupOneBuffer(absl::Span<const ReplicatedParameter> parameters, Device* device, DType dtype,
+                    int64_t buffer_elements, std::vector<BufferGroup>& groups) {
+  const int64_t room = BufferSize(parameters, device, dtype, buffer_elements);
+  const BufferGroup empty{dtype, {}, 0, device};
+  BufferGroup gathered = empty;
   for (size_t i = 0; i < parameters.size(); ++i) {
     const ReplicatedParameter& parameter = parameters[i];
-    if (parameter.dtype != dtype || !parameter.requires_grad || parameter.expert) continue;
+    if (!SharesBuffer(parameter, device, dtype) || !parameter.requires_grad || parameter.expert)
+      continue;
     const int64_t elements = parameter.shape.NumElements();
     if (elements > room) {
-      groups.push_back({dtype, {i}, elements});
+      groups.push_back({dtype, {i}, elements, device});
       continue;
     }
-    if (gathered.elements + elements > room)
-      groups.push_back(std::exchange(gathered, {dtype, {}, 0}));
+    if (gathered.elements + elements > room) groups.push_back(std::exchange(gathered, empty));
     gathered.parameters.push_back(i);
     gathered.elements += elements;
   }
@@ -48,11 +69,12 @@ void GroupOneDType(absl::Span<const ReplicatedParameter> parameters, DType dtype
 std::vector<BufferGroup> GroupForBuffers(absl::Span<const ReplicatedParameter> parameters,
                                          int64_t buffer_elements) {
   std::vector<BufferGroup> groups;
-  std::vector<DType> done;
+  std::vector<std::pair<Device*, DType>> done;
   for (const ReplicatedParameter& parameter : parameters) {
-    if (std::find(done.begin(), done.end(), parameter.dtype) != done.end()) continue;
-    done.push_back(parameter.dtype);
-    GroupOneDType(parameters, parameter.dtype, buffer_elements, groups);
+    const std::pair<Device*, DType> buffer(parameter.device, parameter.dtype);
+    if (std::find(done.begin(), done.end(), buffer) != done.end()) continue;
+    done.push_back(buffer);
+    GroupOneBuffer(parameters, parameter.device, parameter.dtype, buffer_elements, groups);
   }
   return groups;
 }

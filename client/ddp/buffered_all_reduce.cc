@@ -1,16 +1,18 @@
 #include "client/ddp/buffered_all_reduce.h"
 
 #include <algorithm>
-#include <cstring>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "client/collectives/digest.h"
+#include "core/base/device.h"
 #include "core/base/future.h"
 #include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/services/collectives/collective_call.h"
+#include "core/tensor/copy_to.h"
 #include "core/tensor/ops/cast.h"
 #include "core/tensor/ops/elementwise.h"
 
@@ -66,6 +68,7 @@ absl::StatusOr<BufferedAllReduce> BufferedAllReduce::Create(
     digest.Add(Description(parameter));
     digest.Add(parameter.requires_grad ? "in" : "out");
   }
+  digest.Add(absl::StrJoin(DeviceNumbers(parameters), " "));
   std::vector<BufferGroup> groups = GroupForBuffers(parameters, options.buffer_elements);
   // The first parameter of a buffer is the last to get its gradient.
   if (options.overlap) {
@@ -92,9 +95,15 @@ absl::Status BufferedAllReduce::Check(const std::vector<Tensor>& gradients) cons
                                                                 ", is frozen and has a gradient")),
                         "let its entry be undefined");
     }
-    if (gradient.shape() == parameter.shape && gradient.dtype() == parameter.dtype) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat(ParameterName(i, parameter), ", has a gradient ", gradient.ToString()));
+    if (gradient.shape() != parameter.shape || gradient.dtype() != parameter.dtype) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(ParameterName(i, parameter), ", has a gradient ", gradient.ToString()));
+    }
+    if (gradient.device() == parameter.device) continue;
+    return WithRemedy(absl::InvalidArgumentError(absl::StrCat(
+                          ParameterName(i, parameter), ", is on ", DeviceName(parameter.device),
+                          " and has a gradient on ", DeviceName(gradient.device()))),
+                      "copy the gradient to the parameter's device first");
   }
   return absl::OkStatus();
 }
@@ -104,7 +113,7 @@ absl::StatusOr<Tensor> BufferedAllReduce::PartOf(size_t parameter, const Tensor&
   if (!gradient.defined()) {
     // x + -0.0 is x for every x, whereas -0.0 + 0.0 is 0.0.
     return Tensor::Full(parameters_[parameter].shape, parameters_[parameter].dtype,
-                        mean ? 0.0 : -0.0);
+                        mean ? 0.0 : -0.0, MemoryOf(parameters_[parameter].device));
   }
   if (mean) return Divide(gradient, group_->size());
   return gradient.Contiguous();
@@ -116,13 +125,15 @@ absl::StatusOr<Tensor> BufferedAllReduce::Fill(const BufferGroup& group,
   const bool alone = group.parameters.size() == 1;
   Tensor buffer;
   if (!alone) {
-    PSD_ASSIGN_OR_RETURN(buffer, Tensor::Empty({group.elements}, group.dtype));
+    PSD_ASSIGN_OR_RETURN(buffer,
+                         Tensor::Empty({group.elements}, group.dtype, MemoryOf(group.device)));
   }
   size_t offset = 0;
   for (const size_t index : group.parameters) {
     PSD_ASSIGN_OR_RETURN(Tensor part, PartOf(index, gradients[index], mean));
     if (alone) return part;
-    std::memcpy(buffer.mutable_raw_data() + offset, part.raw_data(), part.NumBytes());
+    PSD_RETURN_IF_ERROR(CopyBytes(group.device, buffer.mutable_address() + offset, group.device,
+                                  part.address(), part.NumBytes()));
     offset += part.NumBytes();
   }
   return buffer;
@@ -136,7 +147,8 @@ absl::StatusOr<std::vector<Tensor>> BufferedAllReduce::OwnResults(
     if (group_->size() > 1 && !parameter.expert) continue;
     results[i] = gradients[i];
     if (results[i].defined() || !parameter.requires_grad) continue;
-    PSD_ASSIGN_OR_RETURN(results[i], Tensor::Zeros(parameter.shape, parameter.dtype));
+    PSD_ASSIGN_OR_RETURN(
+        results[i], Tensor::Zeros(parameter.shape, parameter.dtype, MemoryOf(parameter.device)));
   }
   return results;
 }

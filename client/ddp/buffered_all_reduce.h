@@ -34,8 +34,10 @@ struct BufferedOptions {
   bool overlap = false;
 };
 
-// All ranks create it with the same parameters and options, and call it equally often. If they
-// differ, the calls fail with an error that says so. Thread-compatible.
+// All ranks create it with the same parameters and options, and call it equally often. Parameters
+// may be on different devices on different ranks, but those that share a device on one rank share
+// one on all. If the ranks differ, the calls fail with an error that says so. The devices of the
+// parameters are those of the group's worker, and outlive this object. Thread-compatible.
 class BufferedAllReduce {
  public:
   // Errors: INVALID_ARGUMENT for a parameter that is not floating, or a buffer without elements.
@@ -47,9 +49,10 @@ class BufferedAllReduce {
   // each parameter. An undefined one means that this rank has no gradient, and counts as zeros.
   // Each gradient is divided by the number of ranks before the sum, so that a sum of large f16
   // numbers does not overflow. The result for a frozen parameter is undefined. The result for an
-  // expert is this rank's own gradient, or zeros. While some buffers travel, the next ones are
-  // filled. Errors: INVALID_ARGUMENT naming the parameter whose gradient has another shape or
-  // dtype, or is frozen; then nothing was sent. The errors of Group's calls.
+  // expert is this rank's own gradient, or zeros. Results are on the devices of their parameters.
+  // While some buffers travel, the next ones are filled. Errors: INVALID_ARGUMENT naming the
+  // parameter whose gradient has another shape, dtype or device, or is frozen; then nothing was
+  // sent. The errors of Group's calls; those of the devices.
   absl::StatusOr<std::vector<Tensor>> Mean(const std::vector<Tensor>& gradients,
                                            const CollectiveOptions& options = {}) const;
   // As Mean, but returns sums: nothing is divided. A missing gradient counts as zeros of a negative

@@ -27,11 +27,14 @@ absl::StatusOr<Tensor> Scale(const Tensor& gradient, double factor) {
 }
 
 // Whether both are undefined or have the same bits. Requires: they have the same shape and dtype.
-bool SameElements(const Tensor& a, const Tensor& b) {
+// Errors: those of the devices.
+absl::StatusOr<bool> SameElements(const Tensor& a, const Tensor& b) {
   if (!a.defined() || !b.defined()) return a.defined() == b.defined();
   if (a.address() == b.address()) return true;
-  return a.IsContiguous() && b.IsContiguous() &&
-         std::memcmp(a.raw_data(), b.raw_data(), a.NumBytes()) == 0;
+  if (!a.IsContiguous() || !b.IsContiguous()) return false;
+  PSD_ASSIGN_OR_RETURN(const Tensor a_here, a.ToHost());
+  PSD_ASSIGN_OR_RETURN(const Tensor b_here, b.ToHost());
+  return std::memcmp(a_here.raw_data(), b_here.raw_data(), a.NumBytes()) == 0;
 }
 
 // Returns the number of samples of all ranks.
@@ -148,7 +151,8 @@ absl::Status BufferedDataParallel::CheckSent(size_t buffers, const std::vector<T
                                              const std::vector<Tensor>& collected) const {
   for (size_t buffer = 0; buffer < buffers; ++buffer) {
     for (const size_t index : averaging_->groups()[buffer].parameters) {
-      if (SameElements(sent[index], collected[index])) continue;
+      PSD_ASSIGN_OR_RETURN(const bool same, SameElements(sent[index], collected[index]));
+      if (same) continue;
       return WithRemedy(absl::FailedPreconditionError(absl::StrCat(
                             Quoted(replica_.name(index)),
                             " got a gradient from elsewhere after its own had left for the other "

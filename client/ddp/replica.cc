@@ -3,10 +3,12 @@
 #include <numeric>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "client/collectives/digest.h"
 #include "client/collectives/parcels.h"
 #include "client/context_of.h"
 #include "client/runtime_of.h"
+#include "core/base/device.h"
 #include "core/base/future.h"
 #include "core/base/quoted.h"
 #include "core/base/remedy.h"
@@ -17,6 +19,7 @@
 #include "core/services/collectives/collective_call.h"
 #include "core/store/parameter.h"
 #include "core/store/store.h"
+#include "core/tensor/copy_to.h"
 #include "core/tensor/ops/cast.h"
 #include "core/tensor/sparse_tensor.h"
 
@@ -54,16 +57,23 @@ struct Replica::Leaves {
 
 namespace {
 
-// Returns the sum of a gradient's parts, dense and in the parameter's dtype. Undefined if there are
-// none.
+// Returns the sum of a gradient's parts, dense and in the parameter's dtype.
+// Requires: there are parts.
 absl::StatusOr<Tensor> Dense(const LeafGradient& collected) {
   if (!collected.gradient.defined()) {
-    if (collected.sparse.empty()) return Tensor();
     PSD_ASSIGN_OR_RETURN(const SparseTensor sum, ConcatSparse(collected.sparse));
     return sum.ToDense();
   }
   if (!collected.rounds_to.has_value()) return collected.gradient;
   return ops::Cast(collected.gradient, *collected.rounds_to);
+}
+
+// Returns the gradient of a parameter on `device`, which is the parameter's. A gradient that has
+// come from another worker is on the host. Undefined if there is none.
+absl::StatusOr<Tensor> GradientOn(Device* device, const LeafGradient& collected) {
+  if (!collected.gradient.defined() && collected.sparse.empty()) return Tensor();
+  PSD_ASSIGN_OR_RETURN(const Tensor dense, Dense(collected));
+  return dense.device() == device ? dense : CopyTo(device, dense);
 }
 
 absl::Status CheckParameter(const ReplicaParameter& parameter) {
@@ -75,12 +85,16 @@ absl::Status CheckParameter(const ReplicaParameter& parameter) {
                     "give elements of a floating dtype");
 }
 
-absl::StatusOr<store::EntryPtr> Host(worker::Runtime& runtime, const ReplicaParameter& parameter) {
+absl::StatusOr<store::EntryPtr> Host(worker::Runtime& runtime, const ReplicaParameter& parameter,
+                                     const std::string& device) {
   change::CreateValue creation;
   creation.id = runtime.changes().NewId();
   creation.name = parameter.name;
-  creation.elements = parameter.elements;
+  PSD_ASSIGN_OR_RETURN(creation.elements, parameter.elements.ToHost());
   creation.requires_grad = parameter.requires_grad;
+  creation.device = !parameter.device.empty() ? parameter.device : device;
+  if (creation.device.empty())
+    creation.device = std::string(DeviceName(parameter.elements.device()));
   const GlobalId id = creation.id;
   PSD_ASSIGN_OR_RETURN(store::EntryPtr entry, runtime.changes().Apply(std::move(creation)).Wait());
   if (entry->id == id) return entry;
@@ -91,17 +105,19 @@ absl::StatusOr<store::EntryPtr> Host(worker::Runtime& runtime, const ReplicaPara
 
 }  // namespace
 
-absl::StatusOr<Replica> Replica::Create(Worker& worker, std::vector<ReplicaParameter> parameters) {
+absl::StatusOr<Replica> Replica::Create(Worker& worker, std::vector<ReplicaParameter> parameters,
+                                        const std::string& device) {
   for (const ReplicaParameter& parameter : parameters)
     PSD_RETURN_IF_ERROR(CheckParameter(parameter));
   worker::Runtime& runtime = RuntimeOf(worker);
   auto state = std::make_shared<State>(worker);
   for (const ReplicaParameter& parameter : parameters) {
-    PSD_ASSIGN_OR_RETURN(store::EntryPtr entry, Host(runtime, parameter));
+    PSD_ASSIGN_OR_RETURN(store::EntryPtr entry, Host(runtime, parameter, device));
     state->values.push_back(runtime.rrefs().LocalRRef(entry));
     state->entries.push_back(std::move(entry));
     state->parameters.push_back({parameter.elements.shape(), parameter.elements.dtype(),
-                                 parameter.requires_grad, parameter.expert, parameter.name});
+                                 parameter.requires_grad, parameter.expert, parameter.name,
+                                 state->entries.back()->device()});
     state->requires_grad.push_back(parameter.requires_grad);
   }
   return Replica(std::move(state));
@@ -188,8 +204,9 @@ absl::StatusOr<Replica::Collected> Replica::Collect(const Context& context) cons
   for (size_t i = 0; i < size(); ++i) leaves->sums[i].key = state_->entries[i]->id;
   leaves->sums = leaves->context->Collected(leaves->sums);
   Collected collected;
-  for (const LeafGradient& sum : leaves->sums) {
-    PSD_ASSIGN_OR_RETURN(collected.gradients.emplace_back(), Dense(sum));
+  for (size_t i = 0; i < size(); ++i) {
+    PSD_ASSIGN_OR_RETURN(collected.gradients.emplace_back(),
+                         GradientOn(parameters()[i].device, leaves->sums[i]));
   }
   collected.leaves = std::move(leaves);
   return collected;
@@ -214,7 +231,7 @@ absl::Status Replica::Replace(const Collected& before, const std::vector<Tensor>
     LeafGradient& each = next.emplace_back();
     each.key = replaced.back().key;
     each.version = replaced.back().version;
-    each.gradient = gradient;
+    PSD_ASSIGN_OR_RETURN(each.gradient, CopyTo(parameter.device, gradient));
   }
   PSD_ASSIGN_OR_RETURN(const bool done, before.leaves->context->Replace(replaced, next));
   if (done) return absl::OkStatus();
@@ -240,6 +257,7 @@ absl::Status Replica::Synchronize(Group& group, int root, const CollectiveOption
   }
   Digest digest;
   for (const ReplicatedParameter& parameter : parameters()) digest.Add(Description(parameter));
+  digest.Add(absl::StrJoin(DeviceNumbers(parameters()), " "));
   CollectiveOptions call = options;
   call.label = absl::StrCat(options.label, options.label.empty() ? "" : ", ", "parameters of rank ",
                             root, ", ", digest.Short());
@@ -265,8 +283,10 @@ absl::Status Replica::TakeFrom(Group& group, int root, const CollectiveOptions& 
   for (size_t i = 0; i < size(); ++i)
     if (!parameters()[i].expert) shared.push_back(i);
   PSD_ASSIGN_OR_RETURN(const std::vector<Tensor> elements, Elements(shared));
+  ParcelSource source{root, FormsOf(elements), elements};
+  for (const size_t index : shared) source.devices.push_back(parameters()[index].device);
   PSD_ASSIGN_OR_RETURN(std::vector<std::vector<Tensor>> received,
-                       BroadcastParcels(group, {{root, FormsOf(elements), elements}}, options));
+                       BroadcastParcels(group, {source}, options));
   if (group.rank() == root) return absl::OkStatus();
   std::vector<std::pair<size_t, Tensor>> next;
   for (size_t i = 0; i < shared.size(); ++i)

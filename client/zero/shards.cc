@@ -9,6 +9,7 @@
 #include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/store/parameter.h"
+#include "core/tensor/dtype.h"
 
 namespace psd::zero {
 namespace {
@@ -92,8 +93,9 @@ std::string DigestOf(const std::vector<ShardedGroup>& groups,
     digest.Add(group.spec.options);
   }
   for (const store::EntryPtr& entry : entries) {
-    digest.Add(
-        absl::StrCat(entry->name, " ", entry->KindName(), " ", entry->parameter->requires_grad()));
+    const store::Parameter& parameter = *entry->parameter;
+    digest.Add(absl::StrCat(entry->name, " ", DTypeName(parameter.dtype()),
+                            parameter.shape().ToString(), " ", parameter.requires_grad()));
   }
   digest.Add(rest);
   return absl::StrCat(groups.size(), " groups over ", entries.size(), " parameters, digest ",

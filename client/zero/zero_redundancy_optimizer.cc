@@ -7,8 +7,10 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "client/collectives/digest.h"
 #include "client/context_of.h"
+#include "client/ddp/buffer_groups.h"
 #include "client/ddp/buffered_data_parallel.h"
 #include "client/runtime_of.h"
 #include "client/zero/zero_impl.h"
@@ -88,7 +90,8 @@ CollectiveOptions ZeroRedundancyOptimizer::Impl::Labelled(absl::string_view labe
 absl::Status ZeroRedundancyOptimizer::Impl::Agree(
     absl::string_view what, const std::vector<zero::ShardedGroup>& groups) const {
   const std::string rest =
-      absl::StrCat(options_.settings.ToString(), " ", static_cast<int>(options_.balance));
+      absl::StrCat(options_.settings.ToString(), " ", static_cast<int>(options_.balance), " ",
+                   absl::StrJoin(DeviceNumbers(replica_.parameters()), " "));
   return group_->Barrier(
       Labelled(absl::StrCat(what, ": ", zero::DigestOf(groups, entries_, rest))));
 }
@@ -251,6 +254,7 @@ absl::Status ZeroRedundancyOptimizer::Impl::Share(const std::vector<bool>& froze
         if (frozen[index]) continue;
         of_rank.push_back(index);
         source.forms.push_back({parameters[index].dtype, parameters[index].shape});
+        source.devices.push_back(parameters[index].device);
       }
     }
     if (rank == group_->rank()) {

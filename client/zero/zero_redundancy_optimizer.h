@@ -73,7 +73,8 @@ struct ZeroStepOptions {
 
 // All ranks of the group create it with the same arguments over replicas of the same parameters,
 // and make the same calls of the functions that are marked collective. If ranks differ in their
-// arguments, options or frozen parameters, the calls fail on all ranks with an error that says so.
+// arguments, options or frozen parameters, or in which parameters share a device, the calls fail on
+// all ranks with an error that says so. A parameter's state is on the parameter's device.
 // The parameters are spread by zero::MakePartition; a parameter is never split. The ranks step to
 // the same bits as one optimizer over all parameters, except with stochastic_rounding.
 //

@@ -10,6 +10,7 @@
 #include "core/base/faults.h"
 #include "core/base/remedy.h"
 #include "core/base/status.h"
+#include "core/tensor/copy_to.h"
 
 namespace psd {
 
@@ -224,7 +225,8 @@ absl::StatusOr<std::vector<Root>> LossRoots(const std::vector<Variable>& losses)
     if (loss.tensor().NumElements() != 1) {
       return BadRoot(i, loss, "does not have exactly one element", "sum it or take its mean");
     }
-    PSD_ASSIGN_OR_RETURN(Tensor one, Tensor::Full(loss.shape(), loss.dtype(), 1));
+    PSD_ASSIGN_OR_RETURN(
+        Tensor one, Tensor::Full(loss.shape(), loss.dtype(), 1, MemoryOf(loss.tensor().device())));
     roots.push_back({loss, std::move(one)});
   }
   return roots;

@@ -4,7 +4,8 @@
 //
 // A change has all its inputs resolved: the same changes, applied in the same order to the same
 // contents, give the same bits on the same instruction set and devices. Its tensors are on the
-// host; applying it copies their elements to the place of the changed value. A change is made once
+// host, but a worker without a journal may also assign elements that are on a device; applying it
+// copies their elements to the place of the changed value. A change is made once
 // it is certain that it will be applied: after the caller's session has allowed it for the last
 // time, and, for a change of a parameter, while the parameter's write claim is held. Changes of one
 // parameter, of one name and of one optimizer are ordered, and a journal sees them in this order.

@@ -11,6 +11,7 @@
 #include "core/base/shared_segment.h"
 #include "core/base/stream.h"
 #include "core/device/emulated/emulated_device.h"
+#include "core/tensor/copy_to.h"
 #include "core/tensor/ops/cast.h"
 #include "core/tensor/ops/elementwise.h"
 #include "core/tensor/ops/gather.h"
@@ -47,6 +48,23 @@ void ExpectHas(const absl::Status& status, absl::StatusCode code,
   EXPECT_EQ(status.code(), code) << status;
   for (const std::string& part : parts)
     EXPECT_NE(status.message().find(part), std::string::npos) << part << " in " << status;
+}
+
+TEST_P(DeviceTensorTest, IsCopiedToAnyPlaceUnlessItIsThereAndContiguous) {
+  const Tensor here = Row({1, 2, 3, 4, 5, 6});
+  const Tensor there = *CopyTo(device_.get(), here);
+  EXPECT_EQ(there.device(), device_.get());
+  EXPECT_EQ(CopyTo(device_.get(), there)->address(), there.address());
+  EXPECT_EQ(CopyTo(nullptr, here)->address(), here.address());
+  const Tensor turned = *ops::Transpose(*ops::Reshape(there, {2, 3}), 0, 1);
+  for (Device* const place : std::vector<Device*>{nullptr, device_.get(), devices_[1].get()}) {
+    const Tensor copy = *CopyTo(place, turned);
+    EXPECT_EQ(copy.device(), place);
+    EXPECT_TRUE(copy.IsContiguous());
+    const Tensor back = *copy.ToHost();
+    EXPECT_EQ(std::vector<float>(back.data<float>(), back.data<float>() + 6),
+              (std::vector<float>{1, 4, 2, 5, 3, 6}));
+  }
 }
 
 TEST_P(DeviceTensorTest, KeepsItsPlaceThroughViewsBuffersAndBack) {

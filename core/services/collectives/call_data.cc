@@ -76,19 +76,28 @@ int InputsOf(const CollectiveCall& call, int rank, int ranks) {
 
 }  // namespace
 
-absl::StatusOr<CallData::Own> CallData::Prepare(CollectiveCall call, std::vector<Tensor> inputs,
-                                                int rank, int ranks, Allocator* memory) {
+absl::Status CallData::CheckInputs(const CollectiveCall& call, const std::vector<Tensor>& inputs,
+                                   int rank, int ranks) {
   const int expected = InputsOf(call, rank, ranks);
   if (static_cast<int>(inputs.size()) != expected) {
     return absl::InvalidArgumentError(
         absl::StrCat(call.ToString(), ": ", inputs.size(), " tensors, expected ", expected));
   }
-  for (Tensor& input : inputs) {
+  for (const Tensor& input : inputs) {
     if (!call.form.has_value() || !input.defined() ||
         TensorForm{input.dtype(), input.shape()} != *call.form) {
       return absl::InvalidArgumentError(
           absl::StrCat(call.ToString(), ": got a tensor ", input.ToString()));
     }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<CallData::Own> CallData::Prepare(CollectiveCall call, std::vector<Tensor> inputs,
+                                                int rank, int ranks, Allocator* memory) {
+  PSD_RETURN_IF_ERROR(CheckInputs(call, inputs, rank, ranks));
+  for (Tensor& input : inputs) {
+    PSD_ASSIGN_OR_RETURN(input, input.ToHost(memory));
     PSD_ASSIGN_OR_RETURN(input, std::move(input).Contiguous(memory));
   }
   Own own{std::move(call), std::move(inputs), Tensor()};

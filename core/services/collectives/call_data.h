@@ -30,11 +30,16 @@ class CallData {
     std::vector<Tensor> inputs;
     Tensor result;  // of a reduction, to be filled
   };
-  // Checks the inputs, and allocates the result of a reduction from `memory`, or, if that is null,
-  // from the process. Requires: CheckCall passed.
-  // Errors: INVALID_ARGUMENT if `inputs` is not what `call` says; RESOURCE_EXHAUSTED.
+  // Checks the inputs, makes them contiguous tensors of the host, and allocates the result of a
+  // reduction. All memory comes from `memory`, or, if that is null, from the process. Waits for the
+  // devices of inputs. Requires: CheckCall passed.
+  // Errors: those of CheckInputs; RESOURCE_EXHAUSTED; those of the devices.
   static absl::StatusOr<Own> Prepare(CollectiveCall call, std::vector<Tensor> inputs, int rank,
                                      int ranks, Allocator* memory);
+
+  // Errors: INVALID_ARGUMENT if `inputs` is not what `call` says. Requires: CheckCall passed.
+  static absl::Status CheckInputs(const CollectiveCall& call, const std::vector<Tensor>& inputs,
+                                  int rank, int ranks);
 
   void Bring(Own own);
   const CollectiveCall& call() const { return own_.call; }

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "core/services/collectives/collective_codec.h"
+#include "core/tensor/copy_to.h"
 
 namespace psd::services {
 namespace {
@@ -26,6 +27,14 @@ size_t TotalBytes(const std::vector<Buffer>& buffers) {
   size_t bytes = 0;
   for (const Buffer& buffer : buffers) bytes += buffer.size();
   return bytes;
+}
+
+absl::StatusOr<std::vector<Tensor>> CopyAllTo(Device* device, const std::vector<Tensor>& tensors) {
+  std::vector<Tensor> copies;
+  for (const Tensor& tensor : tensors) {
+    PSD_ASSIGN_OR_RETURN(copies.emplace_back(), CopyTo(device, tensor));
+  }
+  return copies;
 }
 
 absl::Status WrongBytes(const rpc::PeerInfo& from, uint64_t number, size_t got, size_t expected) {
@@ -98,7 +107,8 @@ CollectiveGroup::Steps CollectiveGroup::Resolve(const GroupEffects& effects) {
 // ---- this rank's calls
 
 Future<CollectiveGroup::Tensors> CollectiveGroup::Start(CollectiveCall call, Tensors inputs,
-                                                        absl::Duration timeout) {
+                                                        absl::Duration timeout,
+                                                        std::shared_ptr<Device> device) {
   const rref::Gate::Entry entry(*gate_);
   if (!entry.open()) return Future<Tensors>::Ready(failure());
   absl::Status checked = CheckCall(call, size());
@@ -119,6 +129,7 @@ Future<CollectiveGroup::Tensors> CollectiveGroup::Start(CollectiveCall call, Ten
     running = FindOrAdd(*number);
     running->entered = true;
     running->deadline = now + timeout;
+    running->device = std::move(device);
     running->data.Bring(*std::move(own));
     Settle(*running);
     const int absent = ledger_.FirstAbsent(*number);
@@ -329,11 +340,20 @@ void CollectiveGroup::ReduceOrLater(uint64_t number, const RunningPtr& running, 
 void CollectiveGroup::Complete(const RunningPtr& running) {
   int from = members_.rank;
   absl::StatusOr<Tensors> results = running->data.Results(from);
+  if (running->device == nullptr || !results.ok())
+    return SetResult(*running, std::move(results), from);
+  // A thread that receives messages must not wait for a device.
+  RunTask([self = shared_from_this(), running, here = *std::move(results)] {
+    self->SetResult(*running, CopyAllTo(running->device.get(), here), self->members_.rank);
+  });
+}
+
+void CollectiveGroup::SetResult(const Running& running, absl::StatusOr<Tensors> results, int from) {
   if (!results.ok()) {
     CannotTake(from, results.status());
     results = failure();
   }
-  running->result.Set(std::move(results));
+  running.result.Set(std::move(results));
 }
 
 // ---- deadlines

@@ -19,6 +19,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "core/base/clock.h"
+#include "core/base/device.h"
 #include "core/base/executor.h"
 #include "core/base/future.h"
 #include "core/base/ids.h"
@@ -77,12 +78,13 @@ class CollectiveGroup : public std::enable_shared_from_this<CollectiveGroup> {
   // Start, with the same value on all ranks.
   void set_shares_memory(bool shares) { shares_memory_ = shares; }
 
-  // Makes the group's next call. See CallData for the inputs and the results.
+  // Makes the group's next call. See CallData for the inputs and the results, which are in memory
+  // of `device`; null means the host. Results for a device are copied there on the executor.
   // Errors: INVALID_ARGUMENT, RESOURCE_EXHAUSTED: the call does not count as made. The failure of
   // the group: DEADLINE_EXCEEDED (a rank is late), UNAVAILABLE or ABORTED (a rank died),
   // FAILED_PRECONDITION (ranks call different things; a rank has left; this rank has left).
-  Future<Tensors> Start(CollectiveCall call, Tensors inputs, absl::Duration timeout)
-      PSD_EXCLUDES(mutex_);
+  Future<Tensors> Start(CollectiveCall call, Tensors inputs, absl::Duration timeout,
+                        std::shared_ptr<Device> device = nullptr) PSD_EXCLUDES(mutex_);
 
   // Sends a tensor to another rank, or receives one. The n-th send from one rank to another meets
   // the n-th receive there. A send is done when the other rank has made its receive and the tensor
@@ -133,6 +135,7 @@ class CollectiveGroup : public std::enable_shared_from_this<CollectiveGroup> {
     CallData data;
     const Promise<Tensors> result;
     absl::Time deadline = absl::InfiniteFuture();
+    std::shared_ptr<Device> device;        // for the results; null for the host; shared with users
     bool entered = false;                  // guarded by mutex_
     std::optional<TensorForm> given_form;  // of what the root gives; guarded by mutex_
     std::vector<Line> lines;               // by rank; guarded by mutex_
@@ -160,6 +163,9 @@ class CollectiveGroup : public std::enable_shared_from_this<CollectiveGroup> {
   void Pump(uint64_t number, const RunningPtr& running, int to) PSD_EXCLUDES(mutex_);
   void ReduceOrLater(uint64_t number, const RunningPtr& running, size_t index, bool own_thread);
   void Complete(const RunningPtr& running) PSD_EXCLUDES(mutex_);
+  // Sets the result of a call. `from` is the rank at fault if it is an error.
+  void SetResult(const Running& running, absl::StatusOr<Tensors> results, int from)
+      PSD_EXCLUDES(mutex_);
   void FailAll() PSD_EXCLUDES(mutex_);
   void RunTask(Task task);
 

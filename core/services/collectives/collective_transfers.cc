@@ -24,7 +24,8 @@ Future<Unit> CollectiveGroup::Send(const Tensor& tensor, int to, const std::stri
   if (!entry.open()) return Future<Unit>::Ready(failure());
   if (!tensor.defined())
     return Future<Unit>::Ready(absl::InvalidArgumentError("send: there is no tensor"));
-  absl::StatusOr<Tensor> contiguous = tensor.Contiguous(uses_.memory.get());
+  absl::StatusOr<Tensor> contiguous = tensor.ToHost(uses_.memory.get());
+  if (contiguous.ok()) contiguous = (*std::move(contiguous)).Contiguous(uses_.memory.get());
   if (!contiguous.ok()) return Future<Unit>::Ready(contiguous.status());
   absl::Status fits = CheckWhole("send", {contiguous->dtype(), contiguous->shape()});
   if (!fits.ok()) return Future<Unit>::Ready(std::move(fits));

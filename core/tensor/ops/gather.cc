@@ -5,17 +5,12 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/device.h"
 #include "core/base/status.h"
+#include "core/tensor/copy_to.h"
 #include "core/tensor/ops/check.h"
 #include "core/tensor/ops/kernels.h"
 
 namespace psd::ops {
 namespace {
-
-// Returns `x`, contiguous, on the device of `table`.
-absl::StatusOr<Tensor> Beside(const Tensor& table, const Tensor& x) {
-  if (AreTogether(table, x)) return x.Contiguous();
-  return table.OnHost() ? x.ToHost() : x.Clone(&table.device()->memory());
-}
 
 // The size of one row; 0 for a table without rows.
 size_t RowBytes(const Tensor& table) {
@@ -46,7 +41,7 @@ absl::StatusOr<Tensor> GatherRows(const Tensor& table, const Tensor& ids) {
   PSD_RETURN_IF_ERROR(CheckRowIds(ids, table.shape()[0]));
   PSD_ASSIGN_OR_RETURN(GatherRowsKernel* const kernel, KernelFor(kGatherRows, table));
   PSD_ASSIGN_OR_RETURN(const Tensor from, table.Contiguous());
-  PSD_ASSIGN_OR_RETURN(const Tensor numbers, Beside(table, ids));
+  PSD_ASSIGN_OR_RETURN(const Tensor numbers, CopyTo(table.device(), ids));
   Strides extents(ids.shape().extents().begin(), ids.shape().extents().end());
   size_t row_bytes = ItemSize(table.dtype());
   for (int axis = 1; axis < table.rank(); ++axis) {
@@ -73,8 +68,8 @@ absl::Status ScatterRows(Tensor& table, const Tensor& ids, const Tensor& rows) {
                                                    count, " rows of ", table.ToString()));
   }
   PSD_ASSIGN_OR_RETURN(ScatterRowsKernel* const kernel, KernelFor(kScatterRows, table));
-  PSD_ASSIGN_OR_RETURN(const Tensor numbers, Beside(table, ids));
-  PSD_ASSIGN_OR_RETURN(const Tensor packed, Beside(table, rows));
+  PSD_ASSIGN_OR_RETURN(const Tensor numbers, CopyTo(table.device(), ids));
+  PSD_ASSIGN_OR_RETURN(const Tensor packed, CopyTo(table.device(), rows));
   if (count == 0) return absl::OkStatus();
   kernel(StreamFor(table), table.mutable_address(), RowBytes(table),
          reinterpret_cast<const int64_t*>(numbers.address()), count, packed.address());

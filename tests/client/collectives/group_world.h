@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/collectives/group.h"
 #include "client/psd.h"
+#include "core/base/device.h"
 #include "core/base/log.h"
 #include "gtest/gtest.h"
 #include "server/daemon/config.h"
@@ -28,16 +29,21 @@ inline void InParallel(int count, const std::function<void(int)>& f) {
   for (std::thread& thread : threads) thread.join();
 }
 
+// Wherever the tensors are. Requires: they are contiguous.
 inline bool SameBits(const Tensor& a, const Tensor& b) {
-  return a.dtype() == b.dtype() && a.shape() == b.shape() &&
-         std::memcmp(a.raw_data(), b.raw_data(), a.NumBytes()) == 0;
+  if (a.dtype() != b.dtype() || a.shape() != b.shape()) return false;
+  const Tensor a_here = Must(a.ToHost()), b_here = Must(b.ToHost());
+  return std::memcmp(a_here.raw_data(), b_here.raw_data(), a.NumBytes()) == 0;
 }
 
 // A daemon that is the registrar, and trainers t0, t1, … that listen.
 class GroupWorld {
  public:
-  explicit GroupWorld(int trainers, bool shared_memory = true, size_t memory_budget_bytes = 0)
-      : shared_memory_(shared_memory), memory_budget_bytes_(memory_budget_bytes) {
+  explicit GroupWorld(int trainers, bool shared_memory = true, size_t memory_budget_bytes = 0,
+                      std::vector<std::shared_ptr<Device>> devices = {})
+      : shared_memory_(shared_memory),
+        memory_budget_bytes_(memory_budget_bytes),
+        devices_(std::move(devices)) {
     StartRegistrar("127.0.0.1:0");
     for (int i = 0; i < trainers; ++i) Add();
   }
@@ -54,6 +60,7 @@ class GroupWorld {
     options.listen = "127.0.0.1:0";
     options.shared_memory = shared_memory_;
     options.memory_budget_bytes = memory_budget_bytes_;
+    options.devices = devices_;
     options.logger = NewNullLogger();
     return options;
   }
@@ -88,7 +95,8 @@ class GroupWorld {
   }
 
   const bool shared_memory_;
-  const size_t memory_budget_bytes_;  // of each trainer; 0 means no limit
+  const size_t memory_budget_bytes_;                    // of each trainer; 0 means no limit
+  const std::vector<std::shared_ptr<Device>> devices_;  // of each trainer
   std::unique_ptr<server::Server> daemon_;
   std::string address_;
 };

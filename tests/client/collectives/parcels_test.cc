@@ -12,9 +12,12 @@
 #include "core/base/future.h"
 #include "core/base/status.h"
 #include "core/services/collectives/group_ledger.h"
+#include "core/tensor/copy_to.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/client/collectives/group_world.h"
+#include "tests/client/test_world.h"
+#include "tests/device/test_device.h"
 
 namespace psd {
 namespace {
@@ -79,6 +82,36 @@ TEST(ParcelsTest, EveryRankGetsTheTensorsOfEveryRoot) {
       for (size_t i = 0; i < shapes.size(); ++i)
         EXPECT_TRUE(SameBits(all[root][i], Filled(shapes[i], root + 1)));
   });
+}
+
+TEST(ParcelsTest, ZERO_20_TensorsOfEachDeviceTravelInABufferOfItsOwn) {
+  const auto devices = testing::NewTestDevices(2, /*seed=*/0);
+  const std::vector<Device*> places = {devices[0].get(), nullptr,          devices[1].get(),
+                                       devices[0].get(), devices[1].get(), devices[1].get(),
+                                       nullptr};
+  const std::vector<Shape> shapes = {{3}, {4}, {5}, {6}, {static_cast<int64_t>(kLoneBytes / 4)},
+                                     {0}, {2}};
+  std::vector<Tensor> tensors;
+  for (size_t i = 0; i < shapes.size(); ++i)
+    tensors.push_back(Must(CopyTo(places[i], Filled(shapes[i], static_cast<double>(i)))));
+  const std::vector<TensorForm> forms = FormsOf(tensors);
+  const std::vector<Parcel> parcels = PlanParcels(forms, places);
+  ASSERT_EQ(parcels.size(), 4u);
+  EXPECT_THAT(parcels[0].members, ElementsAre(4)) << "it is large";
+  EXPECT_THAT(parcels[1].members, ElementsAre(0, 3));
+  EXPECT_THAT(parcels[2].members, ElementsAre(1, 6));
+  EXPECT_THAT(parcels[3].members, ElementsAre(2));
+  std::vector<Tensor> unpacked = Must(WithoutElements(forms, places));
+  for (const Parcel& parcel : parcels) {
+    const Tensor message = Must(Pack(parcel, tensors));
+    EXPECT_EQ(message.device(), parcel.device);
+    const absl::Status done = Unpack(parcel, forms, Must(message.ToHost()), unpacked);
+    EXPECT_TRUE(done.ok()) << done;
+  }
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    EXPECT_EQ(unpacked[i].device(), places[i]) << i;
+    EXPECT_TRUE(SameBits(unpacked[i], tensors[i])) << i;
+  }
 }
 
 TEST(ParcelsTest, ACallThatIsRefusedEndsTheGroupWithItsReason) {

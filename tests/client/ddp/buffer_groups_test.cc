@@ -6,6 +6,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/device/test_device.h"
 
 namespace psd {
 namespace {
@@ -30,6 +31,7 @@ std::vector<std::vector<size_t>> Positions(const std::vector<ReplicatedParameter
     for (const size_t i : group.parameters) {
       elements += parameters[i].shape.NumElements();
       EXPECT_EQ(parameters[i].dtype, group.dtype);
+      EXPECT_EQ(parameters[i].device, group.device);
     }
     EXPECT_EQ(group.elements, elements) << "only the used part of a buffer counts";
     positions.push_back(group.parameters);
@@ -54,9 +56,9 @@ TEST(BufferGroupsTest, DDP_02_TheBufferIsNoLargerThanAllParametersFrozenOnesIncl
   auto parameters = OfSizes({3, 7, 2});
   parameters[1].requires_grad = false;
   parameters[2].dtype = DType::kF64;
-  EXPECT_EQ(BufferSize(parameters, DType::kF32, 100), 10);
-  EXPECT_EQ(BufferSize(parameters, DType::kF32, 9), 9);
-  EXPECT_EQ(BufferSize(parameters, DType::kF64, 100), 2);
+  EXPECT_EQ(BufferSize(parameters, nullptr, DType::kF32, 100), 10);
+  EXPECT_EQ(BufferSize(parameters, nullptr, DType::kF32, 9), 9);
+  EXPECT_EQ(BufferSize(parameters, nullptr, DType::kF64, 100), 2);
   EXPECT_EQ(Positions(parameters, 100), (Groups{{0}, {2}})) << "the frozen one is in no group";
 }
 
@@ -79,6 +81,21 @@ TEST(BufferGroupsTest, DDP_19_EachDTypeHasABufferOfItsOwn) {
   parameters[1].dtype = parameters[4].dtype = DType::kF64;
   parameters[3].dtype = DType::kF16;
   EXPECT_EQ(Positions(parameters, 8), (Groups{{0, 2}, {4}, {1}, {3}}));
+}
+
+TEST(BufferGroupsTest, DDP_20_EachDeviceHasABufferOfItsOwnForEachDType) {
+  const auto devices = testing::NewTestDevices(2, /*seed=*/0);
+  auto parameters = OfSizes({4, 4, 4, 4, 9, 2});
+  parameters[1].device = parameters[3].device = devices[1].get();
+  parameters[4].device = devices[0].get();
+  parameters[5].device = devices[1].get();
+  parameters[5].dtype = DType::kF64;
+  EXPECT_EQ(Positions(parameters, 8), (Groups{{0, 2}, {1, 3}, {4}, {5}}));
+  EXPECT_EQ(BufferSize(parameters, nullptr, DType::kF32, 100), 8);
+  EXPECT_EQ(BufferSize(parameters, devices[0].get(), DType::kF32, 100), 9);
+  EXPECT_EQ(BufferSize(parameters, devices[1].get(), DType::kF64, 100), 2);
+  EXPECT_THAT(DeviceNumbers(parameters), ElementsAre(0, 1, 0, 1, 2, 1))
+      << "the same on a replica whose devices have other names";
 }
 
 TEST(BufferGroupsTest, ParametersWithoutElementsAreKept) {

@@ -15,6 +15,7 @@
 #include "client/ddp/replica.h"
 #include "client/psd.h"
 #include "client/runtime_of.h"
+#include "core/base/device.h"
 #include "core/base/memory_budget.h"
 #include "core/runtime/runtime.h"
 #include "core/store/store.h"
@@ -46,6 +47,13 @@ inline std::vector<ReplicaParameter> Model(const std::vector<Shape>& shapes) {
     parameter.name = absl::StrCat("p", i);
     parameter.elements = Wavy(shapes[i], static_cast<double>(i));
   }
+  return parameters;
+}
+
+// Gives each parameter the device in its place.
+inline std::vector<ReplicaParameter> On(const std::vector<std::string>& devices,
+                                        std::vector<ReplicaParameter> parameters) {
+  for (size_t i = 0; i < parameters.size(); ++i) parameters[i].device = devices[i];
   return parameters;
 }
 
@@ -121,6 +129,15 @@ class ReplicaWorld {
       : world(ranks, shared_memory, memory_budget_bytes), groups(world.JoinAll("ranks")) {
     for (int rank = 0; rank < ranks; ++rank)
       replicas.push_back(Must(Replica::Create(*world.workers[rank], parameters)));
+  }
+  // There is a rank for each element of `parameters`. All ranks have `devices`.
+  ReplicaWorld(const std::vector<std::vector<ReplicaParameter>>& parameters,
+               std::vector<std::shared_ptr<Device>> devices)
+      : world(static_cast<int>(parameters.size()), /*shared_memory=*/true,
+              /*memory_budget_bytes=*/0, std::move(devices)),
+        groups(world.JoinAll("ranks")) {
+    for (size_t rank = 0; rank < parameters.size(); ++rank)
+      replicas.push_back(Must(Replica::Create(*world.workers[rank], parameters[rank])));
   }
   int size() const { return static_cast<int>(groups.size()); }
   // Runs f on all ranks at the same time.

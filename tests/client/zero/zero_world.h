@@ -5,9 +5,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "client/zero/zero_redundancy_optimizer.h"
+#include "core/base/device.h"
 #include "gtest/gtest.h"
 #include "tests/client/ddp/replica_world.h"
 
@@ -26,6 +28,15 @@ class ZeroWorld : public ReplicaWorld {
               ? Must(ZeroRedundancyOptimizer::Create(groups[rank], replicas[rank], spec, options))
               : Must(ZeroRedundancyOptimizer::Create(groups[rank], replicas[rank], spec, groups_of,
                                                      options));
+    });
+  }
+  // As ReplicaWorld, with devices.
+  ZeroWorld(const std::vector<std::vector<ReplicaParameter>>& parameters,
+            std::vector<std::shared_ptr<Device>> devices, const OptimizerSpec& spec)
+      : ReplicaWorld(parameters, std::move(devices)) {
+    zero.resize(parameters.size());
+    OnAll([&](int rank) {
+      zero[rank] = Must(ZeroRedundancyOptimizer::Create(groups[rank], replicas[rank], spec));
     });
   }
   // Every rank steps with these gradients.
