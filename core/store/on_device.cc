@@ -9,6 +9,7 @@
 #include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/store/rows.h"
+#include "core/tensor/copy_to.h"
 
 namespace psd::store {
 
@@ -27,7 +28,7 @@ bool IsOnDevice(const Value& value) {
 
 absl::StatusOr<Tensor> OnDevice(const Tensor& tensor, Device* device) {
   if (!tensor.defined() || tensor.device() == device) return tensor;
-  return device == nullptr ? tensor.ToHost() : tensor.Clone(&device->memory());
+  return CopyTo(device, tensor);
 }
 
 absl::StatusOr<Value> OnDevice(const Value& value, Device* device) {

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/device.h"
 #include "core/base/status.h"
+#include "core/tensor/copy_to.h"
 #include "core/tensor/dtype.h"
 #include "core/tensor/ops/cast.h"
 #include "core/tensor/ops/elementwise.h"
@@ -28,8 +29,7 @@ absl::StatusOr<Tensor> AddToSum(Tensor sum, const Tensor& gradient, bool own) {
                      " cannot be added; they must be of one shape ", "and dtype"));
   }
   if (Device* const device = sum.device(); gradient.device() != device) {
-    PSD_ASSIGN_OR_RETURN(const Tensor there,
-                         device == nullptr ? gradient.ToHost() : gradient.Clone(&device->memory()));
+    PSD_ASSIGN_OR_RETURN(const Tensor there, CopyTo(device, gradient));
     return AddToSum(std::move(sum), there, own);
   }
   if (!IsHalf(gradient.dtype())) {
