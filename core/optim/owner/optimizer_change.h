@@ -98,8 +98,9 @@ class ChangeApplier {
   // still be at work: then change.under_way has an event, and when it has passed, Complete must be
   // called. Requires: the write claims of the optimizer and of the plan's parameters are held until
   // the change is complete; every step may be applied, and its session has confirmed this. Errors:
-  // those of the parameters' devices, after which the parameters keep their versions, and no
-  // trainer's step has ended. On the host there are no errors.
+  // those of the parameters' devices, after which dense parameters keep their versions, tables may
+  // have changed and count a version more, and no trainer's step has ended. On the host there are
+  // no errors.
   virtual absl::Status Apply(StepChange& change) = 0;
   // Completes the change after its event has passed, with the result `passed`. Returns `passed`:
   // after an error the device is lost, and no trainer's step has ended. Does not wait.

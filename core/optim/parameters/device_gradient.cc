@@ -57,6 +57,9 @@ void AddValues(const SparseTensor& entries, ArraysInBlock& arrays) {
 absl::StatusOr<DeviceGradient> DeviceGradient::Send(Device& device, const SparseTensor& entries,
                                                     const kernels::RowGroups* groups, size_t rows,
                                                     StepMemory& memory) {
+  // A step of several tables changes none of them if one is on a lost device, also if its own
+  // gradient is empty.
+  PSD_RETURN_IF_ERROR(device.health());
   DeviceGradient gradient;
   gradient.rows_ = rows;
   gradient.groups_.size = static_cast<size_t>(entries.NumEntries());

@@ -14,7 +14,8 @@
 namespace psd::optim {
 
 // Requires: the entry is a table of rows. Errors: INVALID_ARGUMENT if the rows do not require grad,
-// or if the optimizer does not step rows or has options that do not allow sparse gradients.
+// or if the optimizer does not step rows or has options that do not allow sparse gradients;
+// UNIMPLEMENTED if the device of the rows has no kernels for it.
 absl::Status CheckSteppedRows(const store::Entry& entry, const FunctionalOptimizer& function);
 // Reserves state, charged to `memory`. Requires: CheckSteppedRows is OK. Errors:
 // RESOURCE_EXHAUSTED.
