@@ -4,6 +4,7 @@
 
 #include "core/autograd/hooks.h"
 #include "core/base/status.h"
+#include "core/tensor/copy_to.h"
 #include "core/tensor/ops/sum.h"
 
 namespace psd {
@@ -56,7 +57,8 @@ absl::Status OverlappedRound::Take(size_t parameter, const Tensor& gradient) {
   if (before_[parameter].defined()) {
     PSD_ASSIGN_OR_RETURN(sum, ops::AddToSum(before_[parameter], gradient));
   } else {
-    PSD_ASSIGN_OR_RETURN(sum, gradient.Contiguous());
+    // A gradient that came from another worker is on the host.
+    PSD_ASSIGN_OR_RETURN(sum, CopyTo(groups_[*group_of_[parameter]].device, gradient));
   }
   --incomplete_[*group_of_[parameter]];
   return StartComplete();

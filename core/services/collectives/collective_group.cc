@@ -364,7 +364,7 @@ void CollectiveGroup::Arm() {
     MutexLock lock(mutex_);
     // The sends and receives of a group that has failed are still in the record.
     if (!ledger_.failure().ok()) return;
-    next = std::min(ledger_.NextDeadline(), transfers_.NextDeadline());
+    next = std::min(ledger_.NextDeadline(uses_.clock.Now()), transfers_.NextDeadline());
     if (next >= armed_) return;
     armed_ = next;
   }

@@ -58,7 +58,8 @@ GroupLedger::GroupLedger(std::string name, std::vector<std::string> members, int
       rank_(rank),
       limits_(limits),
       left_(members_.size()),
-      completed_(members_.size()) {
+      completed_(members_.size()),
+      sums_(members_.size()) {
   PSD_CHECK(members_.size() >= 2, "a group of one rank needs no ledger");
 }
 
@@ -194,6 +195,8 @@ absl::StatusOr<bool> GroupLedger::Heard(int from, uint64_t number, uint64_t comp
   if (completed > number)
     return Dishonest(absl::StrCat("call ", number, ", made by a rank that has completed it"));
   completed_[from] = std::max(completed_[from], completed);
+  if (call.form.has_value() && CallPlan(call, size(), limits_).has_second_phase())
+    sums_[from] = std::max(sums_[from], number + 1);
   Call& known = CallOf(number);
   if (std::exchange(known.peers[from].heard, true)) return Dishonest("one call, entered twice");
   ++known.heard;
@@ -364,7 +367,8 @@ void GroupLedger::Fail(absl::Status failure, GroupEffects& effects) {
 }
 
 bool GroupLedger::IsHeldBack(uint64_t number, const Call& call, int rank) const {
-  return !call.peers[rank].heard && completed_[rank] + kMaxUnderWay <= number;
+  return !call.peers[rank].heard &&
+         (completed_[rank] + kMaxUnderWay <= number || completed_[rank] < sums_[rank]);
 }
 
 absl::Duration GroupLedger::Doubt(uint64_t number, const Call& call) const {
@@ -388,11 +392,16 @@ absl::Time GroupLedger::DueTime(uint64_t number, const Call& call,
   return call.deadline + (call.begun ? Doubt(number, call) : oldest_doubt);
 }
 
-absl::Time GroupLedger::NextDeadline() const {
+absl::Time GroupLedger::NextDeadline(absl::Time now) const {
   const absl::Duration oldest_doubt = OldestDoubt();
   absl::Time next = absl::InfiniteFuture();
   for (const auto& [number, call] : calls_) {
-    if (call.entered && !call.complete) next = std::min(next, DueTime(number, call, oldest_doubt));
+    if (!call.entered || call.complete) continue;
+    // The doubt changes with what comes. So it is looked at when the deadline has passed, and now
+    // and then.
+    next = std::min(next, now < call.deadline
+                              ? call.deadline
+                              : std::min(DueTime(number, call, oldest_doubt), now + kVerdict));
   }
   return next;
 }

@@ -101,8 +101,9 @@ class GroupLedger {
   // Puts off the deadlines up to `now` until `until`, once for each call.
   void Extend(absl::Time now, absl::Time until);
 
-  // The earliest deadline of a call that is not complete; InfiniteFuture if there is none.
-  absl::Time NextDeadline() const;
+  // When to call Expire next, after a call of it at `now`: at the earliest deadline of a call that
+  // is not complete, or at a later time if one has passed. InfiniteFuture if there is none.
+  absl::Time NextDeadline(absl::Time now) const;
   // OK as long as the group has not failed.
   const absl::Status& failure() const { return failure_; }
   // Returns the lowest rank that has not entered the call, or -1 if there is none.
@@ -158,7 +159,8 @@ class GroupLedger {
   void EraseIfOver(Calls::iterator call);
   bool Needs(const Call& call, int rank) const;
   std::string CallName(uint64_t number, const Call& call) const;
-  // Whether the rank has not made the call, and cannot before older calls are complete there.
+  // Whether the rank has not made the call, perhaps because older calls are not complete there: as
+  // many as can be under way, or one in which it waits for sums.
   bool IsHeldBack(uint64_t number, const Call& call, int rank) const;
   // How long after its deadline a call that has begun fails, because other ranks may know better
   // which rank keeps it waiting.
@@ -181,6 +183,7 @@ class GroupLedger {
   absl::Status failure_;
   std::vector<bool> left_;           // by rank
   std::vector<uint64_t> completed_;  // by rank: it has completed all calls before that one
+  std::vector<uint64_t> sums_;       // by rank: all calls in which it gets sums are before that one
   uint64_t next_ = 0;                // the number of the next call that this rank enters
   uint64_t next_begin_ = 0;
   uint64_t floor_ = 0;  // all calls before it are complete

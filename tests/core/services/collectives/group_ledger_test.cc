@@ -86,7 +86,7 @@ TEST_F(GroupLedgerTest, ASmallCallIsCompleteWhenAllHaveMadeIt) {
   EXPECT_EQ(Effects(), "");
   Heard(1, 0, AllReduce(4));
   EXPECT_EQ(Effects(), "complete 0");
-  EXPECT_EQ(ledger_.NextDeadline(), absl::InfiniteFuture());
+  EXPECT_EQ(ledger_.NextDeadline(kStart), absl::InfiniteFuture());
 }
 
 TEST_F(GroupLedgerTest, OthersMayMakeTheCallFirst) {
@@ -189,7 +189,7 @@ TEST_F(GroupLedgerTest, DDP_30_ALateRankIsNamedAtTheDeadline) {
   Effects();
   ledger_.Expire(kStart + kTimeout - absl::Nanoseconds(1), effects_);
   EXPECT_EQ(Effects(), "");
-  EXPECT_EQ(ledger_.NextDeadline(), kStart + kTimeout);
+  EXPECT_EQ(ledger_.NextDeadline(kStart), kStart + kTimeout);
   ledger_.Expire(kStart + kTimeout, effects_);
   EXPECT_EQ(Effects(), "fail");
   EXPECT_TRUE(absl::IsDeadlineExceeded(ledger_.failure()));
@@ -203,12 +203,12 @@ TEST_F(GroupLedgerTest, DeadlinesCanBePutOffOnce) {
   Enter(Barrier());
   const absl::Time due = kStart + kTimeout;
   ledger_.Extend(due - absl::Milliseconds(1), kStart + 9 * kTimeout);
-  EXPECT_EQ(ledger_.NextDeadline(), due) << "it was not due yet";
+  EXPECT_EQ(ledger_.NextDeadline(kStart), due) << "it was not due yet";
   ledger_.Extend(due, kStart + 2 * kTimeout);
   ledger_.Extend(due + absl::Seconds(1), kStart + 3 * kTimeout);
   ledger_.Expire(kStart + kTimeout, effects_);
   EXPECT_TRUE(ledger_.failure().ok());
-  EXPECT_EQ(ledger_.NextDeadline(), kStart + 2 * kTimeout);
+  EXPECT_EQ(ledger_.NextDeadline(kStart + kTimeout), kStart + 2 * kTimeout);
   ledger_.Expire(kStart + 2 * kTimeout, effects_);
   EXPECT_FALSE(ledger_.failure().ok());
 }
@@ -242,8 +242,8 @@ TEST_F(GroupLedgerTest, WhereSeveralMayBeLateARankThatKnowsMoreSpeaksFirst) {
   for (int rank : {1, 2}) EXPECT_TRUE(ledger_.Arrived(rank, 0, 0, 0, effects_).ok());
   ledger_.Expire(kStart + kTimeout, effects_);
   EXPECT_TRUE(ledger_.failure().ok());
-  EXPECT_GT(ledger_.NextDeadline(), kStart + kTimeout);
-  ledger_.Expire(ledger_.NextDeadline(), effects_);
+  EXPECT_GT(ledger_.NextDeadline(kStart + kTimeout), kStart + kTimeout);
+  ledger_.Expire(ledger_.NextDeadline(kStart + kTimeout), effects_);
   EXPECT_THAT(Failure(), HasSubstr("for sums of rank 1 (b), rank 2 (c);"));
 }
 
@@ -254,7 +254,7 @@ TEST_F(GroupLedgerTest, ARankWhoseSumsAreMissingIsNamedAfterARankForWhoseDataItM
   for (const size_t index : {0, 1}) EXPECT_TRUE(ledger_.Arrived(2, 0, 1, index, effects_).ok());
   ledger_.Expire(kStart + kTimeout, effects_);
   EXPECT_TRUE(ledger_.failure().ok()) << ledger_.failure();
-  ledger_.Expire(ledger_.NextDeadline(), effects_);
+  ledger_.Expire(ledger_.NextDeadline(kStart + kTimeout), effects_);
   EXPECT_THAT(Failure(), HasSubstr("for sums of rank 1 (b);"));
 }
 
@@ -274,9 +274,9 @@ TEST_F(GroupLedgerTest, ACallThatWaitsForOthersLetsARankThatKnowsMoreSpeakFirst)
   }
   ledger_.Expire(kStart + kTimeout, effects_);
   EXPECT_TRUE(ledger_.failure().ok()) << ledger_.failure();
-  EXPECT_GT(ledger_.NextDeadline(), kStart + kTimeout);
-  EXPECT_LT(ledger_.NextDeadline(), kStart + 2 * kTimeout);
-  ledger_.Expire(ledger_.NextDeadline(), effects_);
+  EXPECT_GT(ledger_.NextDeadline(kStart + kTimeout), kStart + kTimeout);
+  EXPECT_LT(ledger_.NextDeadline(kStart + kTimeout), kStart + 2 * kTimeout);
+  ledger_.Expire(ledger_.NextDeadline(kStart + kTimeout), effects_);
   EXPECT_THAT(Failure(), HasSubstr("for sums of rank 1 (b), rank 2 (c);"));
 }
 
@@ -301,9 +301,10 @@ TEST_F(GroupLedgerTest, DDP_30_ARankThatMayWaitInOlderCallsSpeaksFirst) {
   EnterUntilTheWindowMoves(/*completed_by_1=*/0);
   Heard(2, GroupLedger::kMaxUnderWay, Barrier());
   // Rank 1 has call 0 under way, and may itself leave a second to those who know more.
-  ledger_.Expire(kStart + kTimeout + absl::Seconds(1), effects_);
+  const absl::Time later = kStart + kTimeout + absl::Seconds(1);
+  ledger_.Expire(later, effects_);
   EXPECT_TRUE(ledger_.failure().ok()) << ledger_.failure();
-  ledger_.Expire(ledger_.NextDeadline(), effects_);
+  ledger_.Expire(ledger_.NextDeadline(later), effects_);
   EXPECT_THAT(Failure(), HasSubstr("in call 16, barrier, which was not made by rank 1 (b);"));
 }
 

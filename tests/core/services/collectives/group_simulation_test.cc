@@ -56,7 +56,8 @@ struct RunningCall {
 struct Rank {
   std::unique_ptr<GroupLedger> ledger;
   std::map<uint64_t, std::unique_ptr<RunningCall>> calls;
-  size_t made = 0;    // calls
+  size_t made = 0;  // calls
+  size_t complete = 0;
   bool dead = false;  // or frozen
   bool left = false, told_end = false;
 };
@@ -74,6 +75,7 @@ class Simulation {
     victim_ = static_cast<int>(random_() % ranks_.size());
     fault_at_ = random_() % calls;
     if (random_() % 2 == 0) last_ = static_cast<int>(random_() % ranks_.size());
+    waits_ = random_() % 2 == 0;
   }
 
   void Run() {
@@ -120,7 +122,8 @@ class Simulation {
     std::vector<int> callers;
     for (int rank = 0; rank < size(); ++rank) {
       const Rank& r = ranks_[rank];
-      const bool stopped = rank == victim_ && r.made == fault_at_ && fault_ == Fault::kStops;
+      const bool stopped = (rank == victim_ && r.made == fault_at_ && fault_ == Fault::kStops) ||
+                           (waits_ && r.complete < r.made);
       if (!r.dead && !r.left && !stopped && r.made < calls_.size() && r.ledger->failure().ok())
         callers.push_back(rank);
     }
@@ -144,7 +147,7 @@ class Simulation {
     absl::Time next = absl::InfiniteFuture();
     for (const Rank& rank : ranks_) {
       if (!rank.dead && rank.ledger->failure().ok())
-        next = std::min(next, rank.ledger->NextDeadline());
+        next = std::min(next, rank.ledger->NextDeadline(now_));
     }
     if (next == absl::InfiniteFuture()) return false;
     now_ = std::max(now_, next);
@@ -178,6 +181,7 @@ class Simulation {
   void Make(int rank) {
     Rank& r = ranks_[rank];
     const uint64_t number = r.made++;
+    now_ += absl::Milliseconds(1);  // a later call has a later deadline
     const bool at_fault = rank == victim_ && number == fault_at_;
     if (at_fault && fault_ == Fault::kDies) return Die(rank);
     if (at_fault && fault_ == Fault::kFreezes) {
@@ -280,6 +284,7 @@ class Simulation {
           ASSERT_TRUE(results.ok()) << results.status();
           EXPECT_FALSE(running.results.has_value()) << "a call completes once";
           running.results = *std::move(results);
+          ++ranks_[rank].complete;
           break;
         }
         case GroupEffect::kFail:
@@ -463,7 +468,8 @@ class Simulation {
   std::vector<CollectiveCall> calls_;
   int victim_ = 0;
   uint64_t fault_at_ = 0;
-  int last_ = -1;  // a rank that makes calls only when no other one can; -1 if there is none
+  int last_ = -1;       // a rank that makes calls only when no other one can; -1 if there is none
+  bool waits_ = false;  // whether a rank makes a call only when its earlier ones are complete
   std::vector<Event> events_;
 };
 
