@@ -84,7 +84,8 @@ TEST_P(DevicePullsTest, PiecesAreSentWhileOthersAreCopied) {
   const size_t copies = device().copies_added();
   const auto pulled = Must(trainer_->Pull({w}));
   EXPECT_EQ(device().copies_added() - copies, kPieces);
-  EXPECT_LE(device().pinned_peak_bytes(), kPiecesUnderWay * kPieceBytes);
+  // An answer may still hold its piece when the caller, which has received it, asks for the next.
+  EXPECT_LE(device().pinned_peak_bytes(), 2 * kPiecesUnderWay * kPieceBytes);
   EXPECT_GT(device().pinned_peak_bytes(), 0u);
   EXPECT_EQ(pulled[0].version, 2u);
   EXPECT_EQ(Elements(pulled[0].elements), elements);

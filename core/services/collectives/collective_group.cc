@@ -429,7 +429,6 @@ absl::Status CollectiveGroup::ServePiece(int from, const v1::CollectivePiece& re
   const size_t index = request.index();
   Steps steps;
   RunningPtr running;
-  absl::Time deadline;
   {
     MutexLock lock(mutex_);
     if (!ledger_.failure().ok()) return absl::OkStatus();
@@ -445,14 +444,11 @@ absl::Status CollectiveGroup::ServePiece(int from, const v1::CollectivePiece& re
     GroupEffects effects;
     PSD_RETURN_IF_ERROR(ledger_.Arrived(from, number, phase, index, effects));
     running = found->second;
-    deadline = running->deadline;
     if (phase == 0) running->data.Keep(from, index, std::move(data[0]));
     steps = Resolve(effects);
   }
   Perform(steps);
   if (phase == 0) return absl::OkStatus();
-  // This piece may show which other rank a late call waits for.
-  if (uses_.clock.Now() >= deadline) Arm();
   RunTask([self = shared_from_this(), running, number, from, index, piece = std::move(data[0])] {
     running->data.Store(from, index, piece);
     Steps stored;

@@ -11,7 +11,6 @@
 #include "core/rpc/message_io.h"
 #include "core/services/values/value_methods.h"
 #include "core/tensor/dtype.h"
-#include "core/tensor/tensor.h"
 #include "proto/psd/v1/worker.pb.h"
 
 namespace psd::services {
@@ -47,7 +46,14 @@ absl::StatusOr<rpc::Contents> CopyNow(Device& device, const Buffer& piece) {
 
 }  // namespace
 
-absl::Status DevicePulls::LeaveOut(rpc::ServerCall& call, rpc::Contents& answer) {
+bool DevicePulls::HasRoom(const rpc::ServerCall& call) const {
+  MutexLock lock(mutex_);
+  const auto of_session = pulls_.find(rpc::SessionOf(call));
+  return of_session == pulls_.end() || of_session->second.size() < kPerSession;
+}
+
+void DevicePulls::LeaveOut(rpc::ServerCall& call, rpc::Contents& answer,
+                           const std::vector<Tensor>& tensors) {
   v1::LeftOut left_out;
   auto pull = std::make_shared<std::vector<Buffer>>();
   for (size_t i = 0; i < answer.payload.buffers.size(); ++i) {
@@ -55,17 +61,19 @@ absl::Status DevicePulls::LeaveOut(rpc::ServerCall& call, rpc::Contents& answer)
     if (buffer.place().host_readable()) continue;
     left_out.add_buffers(static_cast<uint32_t>(i));
     left_out.add_bytes(buffer.size());
-    pull->push_back(std::exchange(buffer, Buffer()));
+    PSD_CHECK(pull->size() < tensors.size() && tensors[pull->size()].address() == buffer.data(),
+              "a buffer on a device belongs to no tensor");
+    buffer = Buffer();
+    pull->push_back(tensors[pull->size()].AsBuffer());
   }
-  if (pull->empty()) return absl::OkStatus();
+  if (pull->empty()) return;
   const GlobalId session = rpc::SessionOf(call);
-  PSD_ASSIGN_OR_RETURN(const uint64_t id, Add(session, std::move(pull)));
+  const uint64_t id = Add(session, std::move(pull));
   left_out.set_pull(id);
   // If the session has ended meanwhile, nobody else would end the pull.
   if (call.cancelled()) End(session, id);
   call.OnAnswerDropped([this, session, id] { End(session, id); });
   answer.attachments.push_back({kLeftOutTag, left_out.SerializeAsString()});
-  return absl::OkStatus();
 }
 
 absl::Status DevicePulls::ServePiece(const rpc::Answer<rpc::Contents>& answer,
@@ -92,17 +100,9 @@ absl::Status DevicePulls::ServePiece(const rpc::Answer<rpc::Contents>& answer,
   return absl::OkStatus();
 }
 
-absl::StatusOr<uint64_t> DevicePulls::Add(GlobalId session, Pull pull) {
+uint64_t DevicePulls::Add(GlobalId session, Pull pull) {
   MutexLock lock(mutex_);
-  OfSession& of_session = pulls_[session];
-  if (of_session.size() >= kPerSession) {
-    return WithRemedy(
-        absl::ResourceExhaustedError(absl::StrCat(of_session.size(),
-                                                  " pulls of this session from devices "
-                                                  "have not ended yet")),
-        "pull fewer at the same time");
-  }
-  of_session.emplace(++last_id_, std::move(pull));
+  pulls_[session].emplace(++last_id_, std::move(pull));
   return last_id_;
 }
 

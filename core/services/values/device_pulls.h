@@ -15,6 +15,7 @@
 #include "core/base/mutex.h"
 #include "core/rpc/declared_method.h"
 #include "core/rpc/rpc_agent.h"
+#include "core/tensor/tensor.h"
 
 namespace psd::v1 {
 class PullPieceRequest;
@@ -30,16 +31,19 @@ namespace psd::services {
 // caller's session. Thread-safe.
 class DevicePulls {
  public:
-  // The most pulls of one session that have not ended. It bounds what a peer can make an owner pin.
+  // A session with as many pulls that have not ended gets whole answers.
   static constexpr size_t kPerSession = 256;
 
   // `completions` must outlive the agent's calls.
   explicit DevicePulls(CompletionThreads& completions) : completions_(completions) {}
 
+  // Whether the caller may begin another pull. A few more may begin if several threads ask at once.
+  bool HasRoom(const rpc::ServerCall& call) const PSD_EXCLUDES(mutex_);
   // Takes the buffers on devices out of the answer to `call`, and adds an attachment that names
-  // them. Does nothing if there are none. Errors: RESOURCE_EXHAUSTED if the caller's session has
-  // kPerSession pulls.
-  absl::Status LeaveOut(rpc::ServerCall& call, rpc::Contents& answer) PSD_EXCLUDES(mutex_);
+  // them. They are those of `tensors`, in order, which alone keeps their elements alive. Does
+  // nothing if there are none.
+  void LeaveOut(rpc::ServerCall& call, rpc::Contents& answer, const std::vector<Tensor>& tensors)
+      PSD_EXCLUDES(mutex_);
   // Answers with one piece. If there is no pinned memory for it, it is copied to other memory, and
   // this thread waits for that. Errors: NOT_FOUND for a pull that has ended; INVALID_ARGUMENT for
   // bytes that were not left out; those of the device.
@@ -52,7 +56,7 @@ class DevicePulls {
   using Pull = std::shared_ptr<const std::vector<Buffer>>;  // shared with the pieces under way
   using OfSession = std::map<uint64_t, Pull>;               // by id
 
-  absl::StatusOr<uint64_t> Add(GlobalId session, Pull pull) PSD_EXCLUDES(mutex_);
+  uint64_t Add(GlobalId session, Pull pull) PSD_EXCLUDES(mutex_);
   absl::StatusOr<Pull> Find(GlobalId session, uint64_t id) const PSD_EXCLUDES(mutex_);
 
   CompletionThreads& completions_;

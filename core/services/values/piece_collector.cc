@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -30,20 +31,37 @@ absl::Status Malformed(const rpc::Reply& reply) {
 absl::StatusOr<v1::LeftOut> ParseLeftOut(const rpc::Reply& reply) {
   PSD_ASSIGN_OR_RETURN(auto left_out, rpc::ParseMessage<v1::LeftOut>(*reply.attachment(kLeftOutTag),
                                                                      kValueFetch.info.name));
-  if (left_out.buffers_size() != left_out.bytes_size()) return Malformed(reply);
+  if (left_out.buffers_size() == 0 || left_out.buffers_size() != left_out.bytes_size())
+    return Malformed(reply);
   for (int i = 0; i < left_out.buffers_size(); ++i) {
     if (i > 0 && left_out.buffers(i) <= left_out.buffers(i - 1)) return Malformed(reply);
     if (left_out.buffers(i) >= reply.payload.buffers.size()) return Malformed(reply);
     if (!reply.payload.buffers[left_out.buffers(i)].empty()) return Malformed(reply);
-    if (left_out.bytes(i) == 0) return Malformed(reply);
+    constexpr auto kMost = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
+    if (left_out.bytes(i) == 0 || left_out.bytes(i) > kMost) return Malformed(reply);
   }
   return left_out;
 }
 
-void EndPull(rpc::RpcAgent& agent, const rpc::PeerInfo& owner, uint64_t pull) {
+// Asks about a pull in the session that has it.
+template <typename Message, typename ReplyType>
+auto AskAbout(rpc::RpcAgent& agent, const rpc::Declared<Message, ReplyType>& method,
+              const rpc::Reply& fetched, const Message& message, absl::Duration timeout) {
+  rpc::Request request;
+  request.payload = rpc::PlainPayload(message);
+  request.only_epoch = fetched.epoch;
+  rpc::CallOptions options;
+  options.timeout = timeout;
+  return rpc::Ask(agent, method,
+                  {fetched.callee.name, fetched.callee.incarnation, /*session_bound=*/true},
+                  std::move(request), options);
+}
+
+// Nobody waits for it, so it is sent until the owner has it or the session ends.
+void EndPull(rpc::RpcAgent& agent, const rpc::Reply& fetched, uint64_t pull) {
   v1::PullEnd end;
   end.set_pull(pull);
-  rpc::Ask(agent, kValueEndPull, {owner.name, owner.incarnation, /*session_bound=*/true}, end, {});
+  AskAbout(agent, kValueEndPull, fetched, end, /*timeout=*/absl::ZeroDuration());
 }
 
 // Memory for one tensor that was left out.
@@ -136,13 +154,10 @@ class Collector : public std::enable_shared_from_this<Collector> {
     request.set_number(static_cast<uint32_t>(piece.number));
     request.set_offset(piece.offset);
     request.set_bytes(static_cast<uint32_t>(piece.bytes));
-    rpc::CallOptions options;
-    options.timeout = absl::ZeroDuration();  // none
+    absl::Duration timeout = absl::ZeroDuration();  // none
     if (deadline_ != absl::InfiniteFuture())
-      options.timeout = std::max(deadline_ - uses_.clock.Now(), absl::Nanoseconds(1));
-    rpc::Ask(uses_.agent, kValuePiece,
-             {reply_.callee.name, reply_.callee.incarnation, /*session_bound=*/true}, request,
-             options)
+      timeout = std::max(deadline_ - uses_.clock.Now(), absl::Nanoseconds(1));
+    AskAbout(uses_.agent, kValuePiece, reply_, request, timeout)
         .OnReady([self = shared_from_this(), piece](const absl::StatusOr<rpc::Reply>& answer) {
           const rref::Gate::Entry entry(*self->uses_.gate);
           if (!entry.open()) return;
@@ -178,7 +193,7 @@ class Collector : public std::enable_shared_from_this<Collector> {
       MutexLock lock(mutex_);
       if (std::exchange(ended_, true)) return;
     }
-    EndPull(uses_.agent, reply_.callee, left_out_.pull());
+    EndPull(uses_.agent, reply_, left_out_.pull());
     if (!status.ok()) return static_cast<void>(whole_.Set(status));
     for (int i = 0; i < left_out_.buffers_size(); ++i)
       reply_.payload.buffers[left_out_.buffers(i)] = assemblies_[static_cast<size_t>(i)].buffer();
@@ -215,7 +230,7 @@ Future<rpc::Reply> CollectPieces(const PieceCollection& uses, const rpc::Reply& 
 void GiveUpPieces(const PieceCollection& uses, const rpc::Reply& reply) {
   if (!LeavesOut(reply)) return;
   const absl::StatusOr<v1::LeftOut> left_out = ParseLeftOut(reply);
-  if (left_out.ok()) EndPull(uses.agent, reply.callee, left_out->pull());
+  if (left_out.ok()) EndPull(uses.agent, reply, left_out->pull());
 }
 
 }  // namespace psd::services

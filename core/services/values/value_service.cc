@@ -137,24 +137,31 @@ std::vector<LeafInfo> LeavesOf(absl::Span<store::Parameter* const> parameters,
   return leaves;
 }
 
+struct PinnedForPieces {
+  // The holder keeps no tensor of `on_devices`, so that these are released when their pull ends,
+  // however long the caller keeps the others.
+  store::PinnedTogether pinned;
+  std::vector<Tensor> on_devices;  // in the order of `pinned`
+};
+
 // As Parameter::PinTogether, but large versions on devices stay there.
-absl::StatusOr<store::PinnedTogether> PinForPieces(absl::Span<store::Parameter* const> parameters) {
+absl::StatusOr<PinnedForPieces> PinForPieces(absl::Span<store::Parameter* const> parameters) {
   PSD_ASSIGN_OR_RETURN(const std::vector<store::PinnedVersion> versions,
                        store::Parameter::PinAll(parameters));
   auto held = std::make_shared<std::vector<Tensor>>();
-  store::PinnedTogether pinned;
+  PinnedForPieces result;
   for (const store::PinnedVersion& version : versions) {
     Tensor tensor = version.tensor;
     if (tensor.NumBytes() <= kPieceBytes) {
       PSD_ASSIGN_OR_RETURN(tensor, tensor.ToHost());
     }
-    pinned.tensors.push_back(
+    result.pinned.tensors.push_back(
         {&tensor.shape(), tensor.address(), tensor.NumBytes(), tensor.dtype(), tensor.block()});
-    pinned.versions.push_back(version.version);
-    held->push_back(std::move(tensor));
+    result.pinned.versions.push_back(version.version);
+    (tensor.OnHost() ? *held : result.on_devices).push_back(std::move(tensor));
   }
-  pinned.holder = std::move(held);
-  return pinned;
+  result.pinned.holder = std::move(held);
+  return result;
 }
 
 // Does the same as Exchange::EncodeReply for a group that has only parameters, which are pinned,
@@ -301,13 +308,17 @@ absl::StatusOr<rpc::Contents> ValueService::ReadGroup(rpc::ServerCall& call,
                                                       const store::EntryGroup& group,
                                                       const v1::FetchRequest& request) {
   if (group.parameters.size() == group.entries.size()) {
-    const bool in_pieces = group.on_device && request.in_pieces();
-    PSD_ASSIGN_OR_RETURN(const store::PinnedTogether pinned,
-                         in_pieces ? PinForPieces(group.parameters)
-                                   : store::Parameter::PinTogether(group.parameters, group.keeper));
+    const bool in_pieces = group.on_device && request.in_pieces() && pulls_.HasRoom(call);
+    PinnedForPieces held;
+    if (in_pieces) {
+      PSD_ASSIGN_OR_RETURN(held, PinForPieces(group.parameters));
+    } else {
+      PSD_ASSIGN_OR_RETURN(held.pinned,
+                           store::Parameter::PinTogether(group.parameters, group.keeper));
+    }
     PSD_ASSIGN_OR_RETURN(rpc::Contents reply, EncodeParameters(uses_.autograd, context, group,
-                                                               pinned, request.versions()));
-    if (in_pieces) PSD_RETURN_IF_ERROR(pulls_.LeaveOut(call, reply));
+                                                               held.pinned, request.versions()));
+    if (in_pieces) pulls_.LeaveOut(call, reply, held.on_devices);
     return reply;
   }
   if (request.versions()) {
