@@ -59,7 +59,7 @@ struct ParcelSource {
   int root = 0;
   std::vector<TensorForm> forms;  // of the tensors, the same on all ranks
   std::vector<Tensor> tensors;    // on the root; not used elsewhere
-  // Of the tensors on this rank, as for PlanParcels.
+  // The device of each tensor on this rank, null for the host; empty if all are on the host.
   std::vector<Device*> devices = {};
 };
 

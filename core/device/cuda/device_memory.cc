@@ -27,8 +27,8 @@ constexpr size_t BudgetOf(size_t free_bytes) {
 // CUDA does not document what its pools round sizes up to. This is what they align blocks to.
 constexpr size_t kPoolUnit = 512;
 
-// What a pool takes for a block. Every block has a byte, so that it has an address of its own.
-// Requires: `bytes` is not nearly the largest size_t.
+// Returns how many bytes a pool takes for a block of `bytes` bytes; an empty block takes as many as
+// one byte, so that each block has its own address. Requires: `bytes` is at most SIZE_MAX - 511.
 size_t TakenBytes(size_t bytes) {
   return (std::max<size_t>(bytes, 1) + kPoolUnit - 1) / kPoolUnit * kPoolUnit;
 }

@@ -57,7 +57,8 @@ auto AskAbout(rpc::RpcAgent& agent, const rpc::Declared<Message, ReplyType>& met
                   std::move(request), options);
 }
 
-// Nobody waits for it, so it is sent until the owner has it or the session ends.
+// Tells the owner that the pull has ended. The message has no deadline: it is repeated until the
+// owner has received it, or the session ends.
 void EndPull(rpc::RpcAgent& agent, const rpc::Reply& fetched, uint64_t pull) {
   v1::PullEnd end;
   end.set_pull(pull);

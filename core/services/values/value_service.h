@@ -183,7 +183,7 @@ class ValueService {
                            rpc::Beside<v1::AssignRequest> fields);
   absl::StatusOr<v1::ListReply> ServeList(const rpc::CallPtr& call, v1::ListRequest request);
 
-  // What becomes of the tensors of a fetch, and until when.
+  // Where the tensors of a fetch are wanted, and the deadline of the fetch.
   struct Receiving {
     store::WantedDevice wanted;
     absl::Time deadline;  // on the worker's clock

@@ -253,18 +253,37 @@ TEST_P(DeviceRanksTest, RanksThatBeganDifferentlyTakeTheElementsOfOne) {
   });
 }
 
-TEST(DevicesOfRanksTest, RanksWhoseParametersShareOtherDevicesGetAnErrorThatSaysSo) {
-  const auto devices = testing::NewTestDevices(2, /*seed=*/0);
-  const std::vector<Shape> shapes = {{4}, {5}};
-  ReplicaWorld world({On({"emu:0", "emu:1"}, Model(shapes)), On({"emu:0", "emu:0"}, Model(shapes))},
-                     {devices[0], devices[1]});
-  world.OnAll([&](int rank) {
-    const auto ddp = Must(BufferedDataParallel::Create(world.groups[rank], world.replicas[rank]));
-    const Replica& replica = world.replicas[rank];
-    const Context context = WithGradients(replica, Gradients(replica, 1));
-    const absl::Status differ = ddp->AllReduceGradients(context);
+// Two ranks whose parameters share other devices. Both have two messages of f32[8] each, with other
+// parameters in them, so that only their label can tell.
+class OtherDevicesTest : public ::testing::Test {
+ protected:
+  static constexpr size_t kParameters = 4;
+
+  static void ExpectRefused(const absl::Status& differ) {
     EXPECT_TRUE(absl::IsFailedPrecondition(differ)) << differ;
-    EXPECT_THAT(Text(differ), HasSubstr("parameters"));
+    EXPECT_THAT(Text(differ), HasSubstr("the ranks differ in call 0"));
+  }
+
+  const std::vector<Shape> shapes_ = std::vector<Shape>(kParameters, Shape{4});
+  const std::vector<std::shared_ptr<EmulatedDevice>> devices_ =
+      testing::NewTestDevices(2, /*seed=*/0);
+  ReplicaWorld world_{{On({"emu:0", "emu:1", "emu:0", "emu:1"}, Model(shapes_)),
+                       On({"emu:0", "emu:0", "emu:1", "emu:1"}, Model(shapes_))},
+                      {devices_[0], devices_[1]}};
+};
+
+TEST_F(OtherDevicesTest, GradientsAreNotAveraged) {
+  world_.OnAll([&](int rank) {
+    const auto ddp = Must(BufferedDataParallel::Create(world_.groups[rank], world_.replicas[rank]));
+    const Replica& replica = world_.replicas[rank];
+    const Context context = WithGradients(replica, Gradients(replica, 1));
+    ExpectRefused(ddp->AllReduceGradients(context));
+  });
+}
+
+TEST_F(OtherDevicesTest, ElementsAreNotSynchronized) {
+  world_.OnAll([&](int rank) {
+    ExpectRefused(world_.replicas[rank].Synchronize(*world_.groups[rank], /*root=*/0));
   });
 }
 

@@ -14,7 +14,7 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr size_t kCount = 1000;
-// What a block of so many ints counts for in the budget.
+// The bytes of the budget that a block of `kCount` ints takes.
 constexpr size_t kCountBytes = 4096;
 
 std::vector<int> Equal(int value) {

@@ -23,7 +23,7 @@ namespace {
 using psd::testing::BeginFakeCall;
 using psd::testing::CountFakeObjects;
 
-// What the words of the opaque objects mean here.
+// The positions of the attributes in the arrays of the opaque objects.
 enum Operation { kCompute, kScale, kTransA, kTransB };
 enum Layout { kType, kRows, kCols, kStride };
 enum Preference { kWorkspace, kAlignment };  // of A, B, C and D
