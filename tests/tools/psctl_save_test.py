@@ -320,6 +320,14 @@ class SaveTest(unittest.TestCase):
                 self.assertEqual(code, 0, errors)
                 self.assertIn("alone: 1 values", output)
 
+    def test_owners_are_told_in_the_order_of_their_names(self):
+        with Psd("--registrar_only", name="registrar") as registrar:
+            for name in ("owner2", "owner0", "owner1"):
+                self.start(name, "--registrar", "registrar=" + registrar.address)
+            code, output, errors = psctl("save", self.saves, address=registrar.address)
+            self.assertEqual(code, 0, errors)
+            self.assertIn(" of owner0, owner1, owner2, ", output)
+
     def test_inspect(self):
         folder, index = self.save()
         code, output, errors = psctl("inspect", self.saves)

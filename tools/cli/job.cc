@@ -71,7 +71,8 @@ absl::StatusOr<FirstAsked> AskFirst(const Options& options) {
   return first;
 }
 
-// Returns all owners that the registrar knows.
+// Returns all owners that the registrar knows, in the order of their names: the order in which they
+// joined differs from start to start.
 // Errors: FAILED_PRECONDITION if --address leads to a registrar without values and it knows none.
 absl::StatusOr<std::vector<OwnerAddress>> FindOwners(const Options& options) {
   PSD_ASSIGN_OR_RETURN(const FirstAsked asked, AskFirst(options));
@@ -96,6 +97,9 @@ absl::StatusOr<std::vector<OwnerAddress>> FindOwners(const Options& options) {
     return owner.name == known[0].name;
   });
   if (!listed && !asked.hosts_nothing) all.push_back(known[0]);
+  std::sort(all.begin(), all.end(), [](const OwnerAddress& a, const OwnerAddress& b) {
+    return a.name < b.name;
+  });
   PSD_RETURN_IF_ERROR((*first)->Shutdown());
   return all;
 }
