@@ -21,6 +21,9 @@ namespace {
 constexpr int kTurnsPerWait = 128;
 constexpr int kTurnsOfOneThatFinds = 16;
 constexpr int kEventsAtOnce = 64;
+// How long a thread to which something has just come sleeps before it sleeps until it is woken.
+// Meanwhile the bell need not interrupt it, which would take as long as the call that it is about.
+constexpr int kDozeMs = 2;
 
 }  // namespace
 
@@ -104,14 +107,22 @@ void ShmPoller::Run() {
   while (Wait(hot)) LookAround(hot);
 }
 
+int ShmPoller::SleepMs(const Hot& hot) const {
+  if (!hot.empty()) return 0;
+  if (dozes_) return kDozeMs;
+  return bell_->FallAsleep() ? -1 : 0;
+}
+
 bool ShmPoller::Wait(Hot& hot) {
   epoll_event events[kEventsAtOnce];
-  const int count = epoll_wait(epoll_.get(), events, kEventsAtOnce, hot.empty() ? -1 : 0);
+  const int count = epoll_wait(epoll_.get(), events, kEventsAtOnce, SleepMs(hot));
+  bell_->Awake();
   for (int i = 0; i < count; ++i) {
     // Before kicked_ is taken: who kicks after that wakes the thread once more.
     if (events[i].data.fd == bell_->wake_.get()) bell_->ClearInterrupts();
   }
   const bool rung = bell_->TakeRung();
+  dozes_ = count > 0 || rung || !hot.empty();
   std::vector<std::shared_ptr<Watched>> readable;
   std::vector<std::shared_ptr<Watched>> kicked;
   std::vector<std::shared_ptr<Watched>> called;

@@ -42,9 +42,10 @@ class PollerBell {
  public:
   explicit PollerBell(UniqueFd wake) : wake_(std::move(wake)) {}
 
-  // Has the poller call everything that it watches and that says that it is called.
+  // Has the poller call everything that it watches and that says that it is called, within a few
+  // milliseconds. A poller that is awake or only dozes is not interrupted.
   void Ring() {
-    if (!rung_.exchange(true)) Interrupt();
+    if (!rung_.exchange(true) && !wakes_soon_.load()) Interrupt();
   }
 
  private:
@@ -53,9 +54,17 @@ class PollerBell {
   // To be called before the reasons of interrupts are looked at.
   void ClearInterrupts() const;
   bool TakeRung() { return rung_.load() && rung_.exchange(false); }
+  // From now on, Ring interrupts the poller. Returns false if it was called before that.
+  bool FallAsleep() {
+    wakes_soon_.store(false);
+    return !rung_.load();
+  }
+  void Awake() { wakes_soon_.store(true); }
 
   const UniqueFd wake_;
+  // Both are written before the other one is read: by Ring rung_ first, by the poller wakes_soon_.
   std::atomic<bool> rung_{false};
+  std::atomic<bool> wakes_soon_{false};
 };
 
 // Thread-safe. While nothing asks for looks, the thread sleeps.
@@ -91,6 +100,8 @@ class ShmPoller {
   void Run() PSD_EXCLUDES(mutex_);
   // Waits for sockets and kicks, only if nothing is hot. Returns false when the poller stops.
   bool Wait(Hot& hot) PSD_EXCLUDES(mutex_);
+  // How long to sleep if nothing comes, in milliseconds; -1 for ever.
+  int SleepMs(const Hot& hot) const;
   // Looks at everything hot for a few turns.
   static void LookAround(Hot& hot);
   static void Wake(std::shared_ptr<Watched> watched, bool readable, Hot& hot);
@@ -98,6 +109,7 @@ class ShmPoller {
   const UniqueFd epoll_;
   const std::shared_ptr<PollerBell> bell_;  // shared with those who ring it
   std::thread thread_;
+  bool dozes_ = false;  // used only on the thread: something came before the last wait
 
   Mutex mutex_;  // leaf
   absl::flat_hash_map<int, std::shared_ptr<Watched>> watched_ PSD_GUARDED_BY(mutex_);

@@ -16,9 +16,8 @@
 namespace psd::carrier {
 namespace {
 
-// How long a thread looks at the rings before it sleeps, if looking has paid off lately: a little
-// longer than it takes to wake a thread.
-constexpr absl::Duration kPollerLook = absl::Microseconds(60);
+// How long a thread that waits for an answer looks at the rings before it sleeps, if looking has
+// paid off lately.
 constexpr absl::Duration kHelperLook = absl::Microseconds(200);
 // The most time for which a thread helps, however much it receives for others meanwhile.
 constexpr absl::Duration kMostHelp = absl::Milliseconds(1);
@@ -404,7 +403,7 @@ bool ShmLink::HasWork() const {
 
 void ShmLink::LookForAWhile() {
   poller_spins_ = poller_spin_.Worthwhile();
-  look_until_ = Clock::Steady().Now() + (poller_spins_ ? kPollerLook : absl::ZeroDuration());
+  look_until_ = Clock::Steady().Now() + (poller_spins_ ? pauses_.Look() : absl::ZeroDuration());
   looked_in_vain_ = false;
 }
 
@@ -422,14 +421,17 @@ bool ShmLink::OnWake(bool readable) {
 }
 
 Watched::Look ShmLink::OnLook(bool crowded) {
+  const absl::Time now = Clock::Steady().Now();
   if (Poll()) {
     if (looked_in_vain_) poller_spin_.Report(true);
+    pauses_.Report(now - last_found_);
+    last_found_ = Clock::Steady().Now();
     LookForAWhile();
     return Look::kFound;
   }
   looked_in_vain_ = true;
   const bool needless = ended_.load() || helpers_.load(std::memory_order_relaxed) > 0;
-  if (!needless && !crowded && Clock::Steady().Now() < look_until_) return Look::kNothing;
+  if (!needless && !crowded && now < look_until_) return Look::kNothing;
   if (poller_spins_ && !needless) poller_spin_.Report(false);
   if (crowded) poller_spin_.ReportCrowded();
   poller_spins_ = false;

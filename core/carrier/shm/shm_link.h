@@ -282,6 +282,8 @@ class ShmLink : public Link, public Watched, public std::enable_shared_from_this
   bool poller_spins_ = false;  // it looks for longer than once
   bool looked_in_vain_ = false;
   absl::Time look_until_;
+  absl::Time last_found_ = absl::InfinitePast();
+  PauseLengths pauses_;
   // Used only by the timer.
   bool probed_ = false;
 

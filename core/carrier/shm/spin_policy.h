@@ -4,6 +4,7 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <atomic>
 
 #include "absl/time/time.h"
@@ -54,6 +55,32 @@ class SpinPolicy {
   // The number of looks without success since the last one that found something.
   std::atomic<int> vain_{0};
   std::atomic<unsigned> rests_{0};
+};
+
+// Decides how long a look lasts, by how long the pauses between messages were. A peer that reads
+// what it got before it asks for more pauses for longer than a wake-up takes, again and again; then
+// a look that lasts as long as its pauses saves each of these wake-ups. Not thread-safe.
+class PauseLengths {
+ public:
+  // A little longer than it takes to wake a thread.
+  static constexpr absl::Duration kShortLook = absl::Microseconds(60);
+  static constexpr absl::Duration kLongLook = absl::Microseconds(400);
+
+  // Something came after this pause.
+  void Report(absl::Duration pause) {
+    if (pause <= kShortLook) return;
+    trust_ = pause <= kLongLook ? std::min(trust_ + 1, kMostTrust) : std::max(trust_ - kLoss, 0);
+  }
+
+  absl::Duration Look() const { return trust_ >= kEnoughTrust ? kLongLook : kShortLook; }
+
+ private:
+  static constexpr int kMostTrust = 8;
+  static constexpr int kEnoughTrust = 4;
+  // At most one pause of five is longer than the long look.
+  static constexpr int kLoss = 4;
+
+  int trust_ = 0;
 };
 
 // Does one turn of a look. Gives way to the other hardware thread of this core for a moment, and

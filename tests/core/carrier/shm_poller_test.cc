@@ -4,9 +4,13 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <memory>
+#include <random>
 #include <utility>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "core/base/mutex.h"
 #include "core/base/unique_fd.h"
 #include "core/carrier/shm/poller.h"
@@ -67,6 +71,49 @@ class Bell : public Watched {
   CondVar changed_;
   int looks_ PSD_GUARDED_BY(mutex_) = 0;
 };
+
+// Something with notes, which are heard by its poller's thread.
+class Notes : public Watched {
+ public:
+  bool OnWake(bool) override { return false; }
+  Look OnLook(bool) override { return Look::kAsleep; }
+  bool IsCalled() const override { return left_.load() > 0; }
+  void OnCall() override {
+    MutexLock lock(mutex_);
+    heard_ += left_.exchange(0);
+    changed_.NotifyAll();
+  }
+
+  void Leave(PollerBell& bell) {
+    left_.fetch_add(1);
+    bell.Ring();
+  }
+  void AwaitHeard(int notes) {
+    MutexLock lock(mutex_);
+    while (heard_ < notes) changed_.Wait(mutex_);
+  }
+
+ private:
+  std::atomic<int> left_{0};
+  Mutex mutex_;
+  CondVar changed_;
+  int heard_ PSD_GUARDED_BY(mutex_) = 0;
+};
+
+TEST(ShmPollerTest, ABellIsHeardWhetherThePollerSleepsOrWakesSoon) {
+  const UniqueFd socket = NewEvent();
+  auto poller = ShmPoller::Create("the test");
+  ASSERT_TRUE(poller.ok()) << poller.status();
+  const auto notes = std::make_shared<Notes>();
+  ASSERT_TRUE((*poller)->Add(socket.get(), notes).ok());
+  // The pauses end before, while and after the poller falls asleep, which it does after 2 ms.
+  std::minstd_rand random(1);
+  for (int note = 1; note <= 300; ++note) {
+    notes->Leave(*(*poller)->bell());
+    notes->AwaitHeard(note);
+    absl::SleepFor(absl::Microseconds(random() % 4500));
+  }
+}
 
 TEST(ShmPollerTest, ABusyRingDoesNotKeepABellWaiting) {
   const UniqueFd bell_fd = NewEvent();
