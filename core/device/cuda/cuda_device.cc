@@ -66,7 +66,8 @@ CudaDevice::CudaDevice(const CudaDeviceOptions& options, std::shared_ptr<CudaCon
     : Device(context->name(), options.kernels),
       context_(std::move(context)),
       memory_(std::make_unique<DefaultMemory>(*this)),
-      matrix_products_(context_, options.cublas_lt) {}
+      matrix_products_(context_, options.cublas_lt),
+      collectives_(*this, options.nccl) {}
 
 absl::Status CudaDevice::Start(const CudaDeviceOptions& options) {
   PSD_ASSIGN_OR_RETURN(device_memory_, DeviceMemory::Create(context_, options.budget_bytes));
