@@ -12,13 +12,13 @@
 #include "core/base/buffer.h"
 #include "core/base/completion_threads.h"
 #include "core/base/device.h"
+#include "core/base/device_collectives.h"
 #include "core/base/kernel_table.h"
 #include "core/base/mutex.h"
 #include "core/device/cuda/cuda_context.h"
 #include "core/device/cuda/cuda_stream.h"
 #include "core/device/cuda/device_memory.h"
 #include "core/device/cuda/matrix_products.h"
-#include "core/device/cuda/nccl_collectives.h"
 #include "core/device/cuda/pinned_arena.h"
 
 namespace psd {
@@ -74,7 +74,7 @@ class CudaDevice : public Device, public std::enable_shared_from_this<CudaDevice
   absl::Status CopyIn(std::byte* to, const std::byte* from, size_t bytes) override;
   absl::Status CopyOut(std::byte* to, const std::byte* from, size_t bytes) override;
   absl::Status CopyWithin(std::byte* to, const std::byte* from, size_t bytes) override;
-  cuda::NcclCollectives* collectives() override { return &collectives_; }
+  DeviceCollectives* collectives() override { return collectives_.get(); }
   absl::Status Synchronize() override;
   absl::Status health() const override { return context_->health(); }
 
@@ -100,7 +100,7 @@ class CudaDevice : public Device, public std::enable_shared_from_this<CudaDevice
   const std::shared_ptr<cuda::CudaContext> context_;  // shared by the device's parts and events
   const std::unique_ptr<DefaultMemory> memory_;
   cuda::MatrixProducts matrix_products_;
-  cuda::NcclCollectives collectives_;
+  const std::unique_ptr<DeviceCollectives> collectives_;  // null without NCCL's header
   // Set by Start.
   std::unique_ptr<cuda::PinnedArena> pinned_;
   std::unique_ptr<cuda::DeviceMemory> device_memory_;

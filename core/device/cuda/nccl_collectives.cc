@@ -178,11 +178,15 @@ class NcclCollectives::Communicator : public DeviceCommunicator {
   const std::shared_ptr<const Nccl> nccl_;  // shared with the owner
   std::atomic<bool> aborted_{false};
 
-  Mutex mutex_;  // before: CudaContext
+  Mutex mutex_;  // Held for long by Abort. leaf
   ncclComm_t comm_ PSD_GUARDED_BY(mutex_) = nullptr;
   bool finishing_ PSD_GUARDED_BY(mutex_) = false;
   bool finished_ PSD_GUARDED_BY(mutex_) = false;
 };
+
+std::unique_ptr<DeviceCollectives> NewNcclCollectives(CudaDevice& device, std::string file) {
+  return std::make_unique<NcclCollectives>(device, std::move(file));
+}
 
 NcclCollectives::NcclCollectives(CudaDevice& device, std::string file)
     : device_(device), file_(std::move(file)) {}

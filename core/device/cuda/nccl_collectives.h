@@ -21,12 +21,16 @@ namespace psd::cuda {
 
 struct Nccl;  // core/device/cuda/nccl.h
 
+// Returns the collective operations of `device`, which owns them; null if psd was built without the
+// header of NCCL. `file` is that of NCCL; see LoadNccl.
+std::unique_ptr<DeviceCollectives> NewNcclCollectives(CudaDevice& device, std::string file);
+
 // The communicators of one device. NCCL is loaded when it is first asked for; if that fails, it is
 // tried again the next time. Communicators work without blocking the host (ncclConfig_t::blocking
 // is 0). Each has a stream of its own, which another one gets when it has ended. Thread-safe.
 class NcclCollectives : public DeviceCollectives {
  public:
-  // `file` is that of NCCL; see LoadNccl. `device` owns this object.
+  // As NewNcclCollectives.
   NcclCollectives(CudaDevice& device, std::string file);
   ~NcclCollectives() override;
 

@@ -206,7 +206,7 @@ Future<DeviceCalls::Tensors> DeviceCalls::Start(CollectiveCall call, Tensors inp
     draining_ = waits;
   }
   if (!waits) {
-    MakeOnHost(std::move(pending));
+    MakeOnHost(std::move(pending), /*agreed=*/false);
   } else if (!was_draining) {
     group_->RunSoon([self = shared_from_this()] { self->Drain(); });
   }
@@ -228,36 +228,39 @@ void DeviceCalls::Drain() {
 }
 
 void DeviceCalls::Make(Pending pending) {
-  if (!DevicesMayPerform(pending.call)) return MakeOnHost(std::move(pending));
+  if (!DevicesMayPerform(pending.call)) return MakeOnHost(std::move(pending), /*agreed=*/false);
   const absl::StatusOr<Communicator> communicator = Agree(pending);
   if (!communicator.ok()) {
     pending.result.Set(communicator.status());
     return;
   }
-  if (*communicator == nullptr) return MakeOnHost(std::move(pending));
+  if (*communicator == nullptr) return MakeOnHost(std::move(pending), /*agreed=*/true);
   const Promise<Tensors> result = pending.result;
   const absl::Status launched = Launch(pending, *communicator);
   if (!launched.ok()) FailWith(launched, result);
 }
 
-void DeviceCalls::MakeOnHost(Pending pending) {
+void DeviceCalls::MakeOnHost(Pending pending, bool agreed) {
+  const auto set = [self = shared_from_this(), agreed,
+                    result = pending.result](const absl::StatusOr<Tensors>& results) {
+    if (!results.ok() && agreed) return self->FailWith(results.status(), result);
+    result.Set(results);
+  };
   if (pending.device != nullptr && !pending.inputs.empty()) {
     // This thread may have another stream than the one that made the call.
     Stream& stream = *CurrentStream(pending.device.get());
     absl::Status ordered = stream.WaitFor(pending.ready);
     for (const Tensor& input : pending.inputs)
       if (ordered.ok()) ordered = Uses(stream, input);
-    if (!ordered.ok()) {
-      pending.result.Set(ordered);
-      return;
-    }
+    if (!ordered.ok()) return set(ordered);
   }
-  const absl::Duration left = std::max(pending.until - group_->Now(), absl::Milliseconds(1));
-  StartOnHost(*group_, std::move(pending.call), std::move(pending.inputs), left,
+  StartOnHost(*group_, std::move(pending.call), std::move(pending.inputs), TimeLeft(pending),
               std::move(pending.device))
-      .OnReady([result = pending.result](const absl::StatusOr<Tensors>& results) {
-        result.Set(results);
-      });
+      .OnReady(set);
+}
+
+absl::Duration DeviceCalls::TimeLeft(const Pending& pending) const {
+  return std::max(pending.until - group_->Now(), absl::Milliseconds(1));
 }
 
 // ---- the ranks agree
@@ -349,7 +352,11 @@ absl::StatusOr<DeviceCalls::Communicator> DeviceCalls::Agree(const Pending& pend
                          " other sets of GPUs already"));
     return nullptr;
   }
-  return Connect(pending, key);
+  absl::StatusOr<Communicator> connected = Connect(pending, key);
+  if (connected.ok()) return connected;
+  // The other ranks take this one for connected, or wait for it.
+  if (group_->failure().ok()) group_->GiveUp(connected.status());
+  return group_->failure();
 }
 
 absl::StatusOr<DeviceCalls::Communicator> DeviceCalls::Connect(const Pending& pending,
@@ -370,10 +377,10 @@ absl::StatusOr<DeviceCalls::Communicator> DeviceCalls::Connect(const Pending& pe
     status = opened.status();
     if (opened.ok()) communicator = *std::move(opened);
   }
-  if (!status.ok()) Explain(std::string(status.message()));
   PSD_ASSIGN_OR_RETURN(const Tensors connected,
                        Exchange(Operation::kAllGather, pending,
                                 std::string(1, communicator != nullptr ? '\1' : '\0')));
+  if (!status.ok()) Explain(std::string(status.message()));
   std::vector<std::string> failed;
   for (size_t rank = 0; rank < connected.size(); ++rank)
     if (BytesOf(connected[rank])[0] == '\0') failed.push_back(group_->members().Names()[rank]);
@@ -382,9 +389,10 @@ absl::StatusOr<DeviceCalls::Communicator> DeviceCalls::Connect(const Pending& pe
     communicator = nullptr;
     Explain(absl::StrCat(absl::StrJoin(failed, ", "), " could not connect to the other GPUs"));
   }
+  Communicator dropped;  // without the lock
   MutexLock lock(mutex_);
-  connecting_ = nullptr;
-  communicators_[gpus] = communicator;
+  connecting_.swap(dropped);
+  if (!ended_) communicators_[gpus] = communicator;
   return communicator;
 }
 
@@ -418,8 +426,7 @@ absl::StatusOr<DeviceCalls::Tensors> DeviceCalls::Exchange(Operation operation,
   Tensors inputs;
   if (operation != Operation::kBroadcast || group_->members().rank == root)
     inputs.push_back(std::move(own));
-  const absl::Duration left = std::max(pending.until - group_->Now(), absl::Milliseconds(1));
-  return group_->Start(std::move(call), std::move(inputs), left).Wait();
+  return group_->Start(std::move(call), std::move(inputs), TimeLeft(pending)).Wait();
 }
 
 absl::Status DeviceCalls::Await(DeviceCommunicator& communicator, absl::Time until) {

@@ -104,7 +104,9 @@ class DeviceCalls : public std::enable_shared_from_this<DeviceCalls> {
   // Makes the calls of the queue.
   void Drain() PSD_EXCLUDES(mutex_);
   void Make(Pending pending) PSD_EXCLUDES(mutex_);
-  void MakeOnHost(Pending pending);
+  // `agreed`: the ranks have agreed on this way, so an error here fails the group.
+  void MakeOnHost(Pending pending, bool agreed);
+  absl::Duration TimeLeft(const Pending& pending) const;
 
   static std::string Encoded(const Offer& offer);
   static Offer Decoded(const Tensor& record);
