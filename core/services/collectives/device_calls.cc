@@ -183,33 +183,38 @@ Future<DeviceCalls::Tensors> DeviceCalls::Start(CollectiveCall call, Tensors inp
   if (checked.ok() && device != nullptr) checked = device->health();
   if (!checked.ok()) return Results::Ready(std::move(checked));
 
-  Pending pending{std::move(call), std::move(inputs),       std::move(device),
-                  nullptr,         group_->Now() + timeout, {}};
-  const Future<Tensors> result = pending.result.future();
-  if (pending.device != nullptr) {
+  bool waits = DevicesMayPerform(call);
+  {
+    MutexLock lock(mutex_);
+    waits |= draining_;
+  }
+  if (!waits)
+    return StartOnHost(*group_, std::move(call), std::move(inputs), timeout, std::move(device));
+
+  Pending pending;
+  pending.until = group_->Now() + timeout;
+  if (device != nullptr) {
     // The work that computes the inputs is work of this thread's stream.
-    for (Tensor& input : pending.inputs) {
+    for (Tensor& input : inputs) {
       absl::StatusOr<Tensor> dense = std::move(input).Contiguous();
       if (!dense.ok()) return Results::Ready(dense.status());
       input = *std::move(dense);
     }
-    absl::StatusOr<std::shared_ptr<Event>> ready = CurrentStream(pending.device.get())->Record();
+    absl::StatusOr<std::shared_ptr<Event>> ready = CurrentStream(device.get())->Record();
     if (!ready.ok()) return Results::Ready(ready.status());
     pending.ready = *std::move(ready);
   }
-  bool was_draining = false, waits = false;
+  pending.call = std::move(call);
+  pending.inputs = std::move(inputs);
+  pending.device = std::move(device);
+  const Future<Tensors> result = pending.result.future();
+  bool was_draining = false;
   {
     MutexLock lock(mutex_);
-    was_draining = draining_;
-    waits = draining_ || DevicesMayPerform(pending.call);
-    if (waits) queue_.push_back(std::move(pending));
-    draining_ = waits;
+    queue_.push_back(std::move(pending));
+    was_draining = std::exchange(draining_, true);
   }
-  if (!waits) {
-    MakeOnHost(std::move(pending), /*agreed=*/false);
-  } else if (!was_draining) {
-    group_->RunSoon([self = shared_from_this()] { self->Drain(); });
-  }
+  if (!was_draining) group_->RunSoon([self = shared_from_this()] { self->Drain(); });
   return result;
 }
 

@@ -58,8 +58,9 @@ Future<CollectiveGroup::Tensors> StartOnHost(CollectiveGroup& group, CollectiveC
 // communicators are aborted, so that nothing waits for a rank that is gone. When this rank leaves,
 // they end in an orderly way, for which it waits at most kMostFinishing.
 //
-// Calls are made one after the other on the worker's executor, so that all ranks make the calls of
-// the group in the same order. Results of several calls may be under way. Thread-safe.
+// Calls that DevicesMayPerform, and calls behind them, are made one after the other on the worker's
+// executor, so that all ranks make the calls of the group in the same order. Results of several
+// calls may be under way. Thread-safe.
 class DeviceCalls : public std::enable_shared_from_this<DeviceCalls> {
  public:
   using Tensors = CollectiveGroup::Tensors;

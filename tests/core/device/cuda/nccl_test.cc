@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "core/base/buffer.h"
 #include "core/base/device_collectives.h"
 #include "core/base/status.h"
@@ -247,6 +248,16 @@ TEST_F(NcclTest, AnotherLibraryAndOtherVersionsAreRefused) {
   ExpectNoNccl(devices_[0]->collectives()->Library().status(), "has version 3.0.0");
   FailNextCall("ncclGetVersion", NCCL_VERSION_CODE + 100);
   EXPECT_TRUE(devices_[0]->collectives()->Library().ok());  // a newer one will do
+}
+
+// Where NCCL is installed. Without a GPU it can be loaded, and no more.
+TEST(RealNcclTest, TheInstalledLibraryHasAllFunctions) {
+  const auto nccl = cuda::LoadNccl("cuda:0", "");
+  if (absl::IsFailedPrecondition(nccl.status()) &&
+      absl::StrContains(nccl.status().message(), "cannot open shared object file"))
+    GTEST_SKIP() << nccl.status().message();
+  ASSERT_TRUE(nccl.ok()) << nccl.status();
+  EXPECT_GE(nccl->version, NCCL_VERSION_CODE);
 }
 
 TEST_F(NcclTest, ErrorsOfTheLibraryAreQuoted) {
