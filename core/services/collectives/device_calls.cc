@@ -441,9 +441,9 @@ absl::Status DeviceCalls::Await(DeviceCommunicator& communicator, absl::Time unt
     PSD_ASSIGN_OR_RETURN(const bool ready, communicator.IsReady());
     if (ready) return absl::OkStatus();
     if (group_->Now() >= until)
-      return absl::DeadlineExceededError(
-          absl::StrCat("the GPUs of group ", Quoted(group_->members().name),
-                       " have not connected in the time of the call"));
+      return absl::DeadlineExceededError(absl::StrCat("the GPUs of group ",
+                                                      Quoted(group_->members().name),
+                                                      " were not ready in the time of the call"));
     absl::SleepFor(kPause);
   }
 }
