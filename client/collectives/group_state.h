@@ -12,6 +12,7 @@
 #include "core/base/executor.h"
 #include "core/base/ids.h"
 #include "core/services/collectives/collective_group.h"
+#include "core/services/collectives/device_calls.h"
 
 namespace psd {
 
@@ -26,8 +27,10 @@ struct Group::State {
   absl::Duration timeout;
   // Null in a group of one.
   std::shared_ptr<services::CollectiveGroup> part;  // shared with the worker's service
-  std::shared_ptr<Executor> continuations;          // for callbacks; shared with the worker
-  std::vector<std::shared_ptr<Device>> devices;     // those of the worker; shared with it
+  // Makes the calls of `part`. Null unless each member has a device that may communicate directly.
+  std::shared_ptr<services::DeviceCalls> device_calls;
+  std::shared_ptr<Executor> continuations;       // for callbacks; shared with the worker
+  std::vector<std::shared_ptr<Device>> devices;  // those of the worker; shared with it
 };
 
 }  // namespace psd

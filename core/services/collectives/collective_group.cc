@@ -317,6 +317,17 @@ void CollectiveGroup::RunTask(Task task) {
   if (!submitted.ok()) (*shared)();
 }
 
+void CollectiveGroup::RunSoon(Task task) {
+  const rref::Gate::Entry entry(*gate_);
+  if (!entry.open()) return task();
+  RunTask(std::move(task));
+}
+
+void CollectiveGroup::RunAt(absl::Time when, Task task) {
+  const rref::Gate::Entry entry(*gate_);
+  if (entry.open()) uses_.timers.RunAt(when, std::move(task));
+}
+
 void CollectiveGroup::ReduceOrLater(uint64_t number, const RunningPtr& running, size_t index,
                                     bool own_thread) {
   Task reduce = [self = shared_from_this(), running, number, index] {
