@@ -81,7 +81,7 @@ Group::~Group() {
 }
 
 void Group::Leave() {
-  if (state_->part != nullptr) state_->part->Leave(std::min(state_->timeout, kMostLeaving));
+  state_->Leave(kMostLeaving);
 }
 
 absl::Status Group::Fail(const absl::Status& why) {

@@ -2,6 +2,7 @@
 
 // The implementation of Group. Internal to client/collectives/.
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -31,6 +32,12 @@ struct Group::State {
   std::shared_ptr<services::DeviceCalls> device_calls;
   std::shared_ptr<Executor> continuations;       // for callbacks; shared with the worker
   std::vector<std::shared_ptr<Device>> devices;  // those of the worker; shared with it
+
+  // As CollectiveGroup::Leave, for at most the group's timeout.
+  void Leave(absl::Duration limit) const {
+    if (device_calls != nullptr) return device_calls->Leave(std::min(timeout, limit));
+    if (part != nullptr) part->Leave(std::min(timeout, limit));
+  }
 };
 
 }  // namespace psd

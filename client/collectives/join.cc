@@ -366,8 +366,7 @@ absl::StatusOr<std::shared_ptr<Group>> Group::Rebuild(Worker& worker,
                                                       const std::vector<std::string>& without,
                                                       absl::Duration timeout) {
   const absl::Time until = Clock::Steady().Now() + timeout;
-  if (state_->part != nullptr)
-    state_->part->Leave(std::min({state_->timeout, kMostLeaving, timeout}));
+  state_->Leave(std::min(kMostLeaving, timeout));
   GroupOptions options;
   options.timeout = state_->timeout;
   for (;;) {

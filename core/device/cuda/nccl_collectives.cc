@@ -3,7 +3,6 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
-#include <atomic>
 #include <cstring>
 #include <utility>
 
@@ -58,7 +57,7 @@ ncclRedOp_t OperationOf(DeviceReduction reduction) {
 }  // namespace
 
 // NCCL allows no two calls for one communicator at the same time, so each is made under the lock.
-// None of them waits, except for CommAbort, which waits until the device has left its kernels.
+// None of them waits. CommAbort, the last one, waits until the device has left its kernels.
 class NcclCollectives::Communicator : public DeviceCommunicator {
  public:
   Communicator(std::shared_ptr<CudaDevice> device, NcclCollectives& owner, CudaStream& stream,
@@ -101,8 +100,10 @@ class NcclCollectives::Communicator : public DeviceCommunicator {
     });
   }
   absl::Status Gather(const std::byte* in, std::byte* out, size_t bytes, int root) override {
+    // Only the root's result is used, but NCCL can be told to refuse null pointers.
+    void* const result = out != nullptr ? out : const_cast<std::byte*>(in);
     return Add("ncclGather", [&](ncclComm_t comm, cudaStream_t stream) {
-      return nccl_->Gather(in, out, bytes, ncclUint8, root, comm, stream);
+      return nccl_->Gather(in, result, bytes, ncclUint8, root, comm, stream);
     });
   }
   absl::Status Broadcast(const std::byte* in, std::byte* out, size_t bytes, int root) override {
@@ -112,7 +113,6 @@ class NcclCollectives::Communicator : public DeviceCommunicator {
   }
 
   absl::StatusOr<bool> IsReady() override {
-    PSD_RETURN_IF_ERROR(Allowed());
     MutexLock lock(mutex_);
     PSD_RETURN_IF_ERROR(Allowed());
     PSD_RETURN_IF_ERROR(device_->context().Enter());
@@ -127,24 +127,30 @@ class NcclCollectives::Communicator : public DeviceCommunicator {
 
   absl::Status Finish() override {
     return Call("ncclCommFinalize", [&]() PSD_NO_THREAD_SAFETY_ANALYSIS {
-      finishing_ = true;
-      return nccl_->CommFinalize(comm_);
+      const ncclResult_t begun = nccl_->CommFinalize(comm_);
+      finishing_ = begun == ncclSuccess || begun == ncclInProgress;
+      return begun;
     });
   }
 
   void Abort() override {
-    aborted_ = true;  // seen by IsReady although this thread may wait for the device below
+    ncclComm_t comm = nullptr;
+    bool finished = false;
+    {
+      MutexLock lock(mutex_);
+      aborted_ = true;
+      comm = std::exchange(comm_, nullptr);
+      finished = finished_;
+    }
+    // Without the lock, because this may wait for the device. The memory of a lost device's
+    // communicator ends with the process.
     const ScopedBlocking blocking;
-    MutexLock lock(mutex_);
-    if (comm_ == nullptr) return;
-    // The memory of a lost device's communicator ends with the process.
-    if (device_->context().Enter().ok())
-      finished_ ? nccl_->CommDestroy(comm_) : nccl_->CommAbort(comm_);
-    comm_ = nullptr;
+    if (comm != nullptr && device_->context().Enter().ok())
+      finished ? nccl_->CommDestroy(comm) : nccl_->CommAbort(comm);
   }
 
  private:
-  absl::Status Allowed() const {
+  absl::Status Allowed() const PSD_REQUIRES(mutex_) {
     if (!aborted_) return absl::OkStatus();
     return absl::AbortedError(absl::StrCat("the communicator of ", device_->name(), " has ended"));
   }
@@ -176,9 +182,9 @@ class NcclCollectives::Communicator : public DeviceCommunicator {
   NcclCollectives& owner_;                    // a part of the device
   CudaStream& stream_;
   const std::shared_ptr<const Nccl> nccl_;  // shared with the owner
-  std::atomic<bool> aborted_{false};
 
-  Mutex mutex_;  // Held for long by Abort. leaf
+  Mutex mutex_;  // leaf
+  bool aborted_ PSD_GUARDED_BY(mutex_) = false;
   ncclComm_t comm_ PSD_GUARDED_BY(mutex_) = nullptr;
   bool finishing_ PSD_GUARDED_BY(mutex_) = false;
   bool finished_ PSD_GUARDED_BY(mutex_) = false;

@@ -320,7 +320,12 @@ void CollectiveGroup::RunTask(Task task) {
 void CollectiveGroup::RunSoon(Task task) {
   const rref::Gate::Entry entry(*gate_);
   if (!entry.open()) return task();
-  RunTask(std::move(task));
+  const auto shared = std::make_shared<Task>(std::move(task));
+  const absl::Status submitted =
+      uses_.executor.SubmitAs({WorkLabel::Kind::kOwn, {}}, [shared] { (*shared)(); });
+  if (submitted.ok()) return;
+  uses_.timers.RunAt(uses_.clock.Now() + absl::Milliseconds(1),
+                     [self = shared_from_this(), shared] { self->RunSoon(std::move(*shared)); });
 }
 
 void CollectiveGroup::RunAt(absl::Time when, Task task) {

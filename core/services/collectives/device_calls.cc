@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
+#include "core/base/clock.h"
 #include "core/base/executor.h"
 #include "core/base/quoted.h"
 #include "core/base/status.h"
@@ -181,6 +182,7 @@ Future<DeviceCalls::Tensors> DeviceCalls::Start(CollectiveCall call, Tensors inp
   absl::Status checked = CheckCall(call, ranks);
   if (checked.ok()) checked = CallData::CheckInputs(call, inputs, group_->members().rank, ranks);
   if (checked.ok() && device != nullptr) checked = device->health();
+  if (checked.ok()) checked = group_->failure();
   if (!checked.ok()) return Results::Ready(std::move(checked));
 
   bool waits = DevicesMayPerform(call);
@@ -208,6 +210,9 @@ Future<DeviceCalls::Tensors> DeviceCalls::Start(CollectiveCall call, Tensors inp
   pending.inputs = std::move(inputs);
   pending.device = std::move(device);
   const Future<Tensors> result = pending.result.future();
+  group_->RunAt(pending.until, [weak = weak_from_this()] {
+    if (const auto self = weak.lock()) self->Expire();
+  });
   bool was_draining = false;
   {
     MutexLock lock(mutex_);
@@ -224,7 +229,10 @@ void DeviceCalls::Drain() {
     {
       MutexLock lock(mutex_);
       draining_ = !queue_.empty();
-      if (!draining_) return;
+      if (!draining_) {
+        over_.NotifyAll();
+        return;
+      }
       pending = std::move(queue_.front());
       queue_.pop_front();
     }
@@ -232,13 +240,33 @@ void DeviceCalls::Drain() {
   }
 }
 
+void DeviceCalls::Expire() {
+  std::vector<Pending> late;
+  {
+    MutexLock lock(mutex_);
+    const absl::Time now = group_->Now();
+    while (!queue_.empty() && queue_.front().until <= now) {
+      late.push_back(std::move(queue_.front()));
+      queue_.pop_front();
+    }
+  }
+  for (const Pending& each : late)
+    FailWith(absl::DeadlineExceededError(absl::StrCat(
+                 "the ", each.call.ToString(),
+                 " did not begin in its time: the calls before it, or other work of the worker's "
+                 "threads, took all of it")),
+             each.result);
+}
+
 void DeviceCalls::Make(Pending pending) {
-  if (!DevicesMayPerform(pending.call)) return MakeOnHost(std::move(pending), /*agreed=*/false);
-  const absl::StatusOr<Communicator> communicator = Agree(pending);
-  if (!communicator.ok()) {
-    pending.result.Set(communicator.status());
+  if (const absl::Status failure = group_->failure(); !failure.ok()) {
+    pending.result.Set(failure);
     return;
   }
+  if (!DevicesMayPerform(pending.call)) return MakeOnHost(std::move(pending), /*agreed=*/false);
+  const absl::StatusOr<Communicator> communicator = Agree(pending);
+  // The other ranks wait for this one, whatever the reason is.
+  if (!communicator.ok()) return FailWith(communicator.status(), pending.result);
   if (*communicator == nullptr) return MakeOnHost(std::move(pending), /*agreed=*/true);
   const Promise<Tensors> result = pending.result;
   const absl::Status launched = Launch(pending, *communicator);
@@ -357,11 +385,7 @@ absl::StatusOr<DeviceCalls::Communicator> DeviceCalls::Agree(const Pending& pend
                          " other sets of GPUs already"));
     return nullptr;
   }
-  absl::StatusOr<Communicator> connected = Connect(pending, key);
-  if (connected.ok()) return connected;
-  // The other ranks take this one for connected, or wait for it.
-  if (group_->failure().ok()) group_->GiveUp(connected.status());
-  return group_->failure();
+  return Connect(pending, key);
 }
 
 absl::StatusOr<DeviceCalls::Communicator> DeviceCalls::Connect(const Pending& pending,
@@ -519,6 +543,10 @@ absl::Status DeviceCalls::Launch(Pending& pending, const Communicator& communica
   flight->inputs = std::move(pending.inputs);
   flight->until = pending.until;
   flight->result = pending.result;
+  {
+    MutexLock lock(mutex_);
+    ++flights_;
+  }
   Look(flight);
   flight->done->OnPassed([self = shared_from_this(), flight](const absl::Status& status) {
     self->Landed(*flight, status);
@@ -551,11 +579,15 @@ void DeviceCalls::Look(const std::weak_ptr<Flight>& weak) {
 }
 
 void DeviceCalls::Landed(const Flight& flight, const absl::Status& status) {
-  if (!status.ok()) return FailWith(status, flight.result);
   // Work of a communicator that was aborted ends too.
-  if (const auto ready = flight.communicator->IsReady(); !ready.ok())
-    return FailWith(ready.status(), flight.result);
-  flight.result.Set(flight.results);
+  const absl::Status done = status.ok() ? flight.communicator->IsReady().status() : status;
+  if (done.ok()) {
+    flight.result.Set(flight.results);
+  } else {
+    FailWith(done, flight.result);
+  }
+  MutexLock lock(mutex_);
+  if (--flights_ == 0) over_.NotifyAll();
 }
 
 void DeviceCalls::FailWith(const absl::Status& why, const Promise<Tensors>& result) {
@@ -565,11 +597,30 @@ void DeviceCalls::FailWith(const absl::Status& why, const Promise<Tensors>& resu
 
 // ---- the end
 
+void DeviceCalls::Leave(absl::Duration limit) {
+  const absl::Time until = Clock::Steady().Now() + limit;
+  bool over = false;
+  {
+    MutexLock lock(mutex_);
+    const auto is_over = [this]() PSD_REQUIRES(mutex_) {
+      return ended_ || (!draining_ && flights_ == 0);
+    };
+    while (!is_over() && Clock::Steady().Now() < until)
+      over_.WaitFor(mutex_, until - Clock::Steady().Now());
+    over = is_over();
+  }
+  if (!over)
+    group_->GiveUp(absl::DeadlineExceededError(absl::StrCat(
+        "it leaves group ", Quoted(group_->members().name), " while calls of GPUs are under way")));
+  group_->Leave(std::max(until - Clock::Steady().Now(), absl::ZeroDuration()));
+}
+
 void DeviceCalls::End() {
   std::vector<Communicator> communicators;
   {
     MutexLock lock(mutex_);
     ended_ = true;
+    over_.NotifyAll();
     for (const auto& [gpus, communicator] : communicators_)
       if (communicator != nullptr) communicators.push_back(communicator);
     communicators_.clear();

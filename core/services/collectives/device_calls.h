@@ -78,6 +78,10 @@ class DeviceCalls : public std::enable_shared_from_this<DeviceCalls> {
   Future<Tensors> Start(CollectiveCall call, Tensors inputs, absl::Duration timeout,
                         std::shared_ptr<Device> device) PSD_EXCLUDES(mutex_);
 
+  // As CollectiveGroup::Leave, once all calls are over. If some are not within `limit`, the group
+  // fails, because the other ranks need this one for them.
+  void Leave(absl::Duration limit) PSD_EXCLUDES(mutex_);
+
  private:
   struct Pending {
     CollectiveCall call;
@@ -104,6 +108,9 @@ class DeviceCalls : public std::enable_shared_from_this<DeviceCalls> {
 
   // Makes the calls of the queue.
   void Drain() PSD_EXCLUDES(mutex_);
+  // Fails the group if a call is still in the queue at its deadline, because an earlier call or
+  // other work of the executor takes long.
+  void Expire() PSD_EXCLUDES(mutex_);
   void Make(Pending pending) PSD_EXCLUDES(mutex_);
   // `agreed`: the ranks have agreed on this way, so an error here fails the group.
   void MakeOnHost(Pending pending, bool agreed);
@@ -132,7 +139,7 @@ class DeviceCalls : public std::enable_shared_from_this<DeviceCalls> {
   absl::Status Launch(Pending& pending, const Communicator& communicator) PSD_EXCLUDES(mutex_);
   // Looks after a call that is under way: once a second, at its deadline, and once more.
   void Look(const std::weak_ptr<Flight>& flight);
-  void Landed(const Flight& flight, const absl::Status& status);
+  void Landed(const Flight& flight, const absl::Status& status) PSD_EXCLUDES(mutex_);
   // Fails the group, and then the call.
   void FailWith(const absl::Status& why, const Promise<Tensors>& result);
   // This rank's part in the group has ended.
@@ -146,7 +153,9 @@ class DeviceCalls : public std::enable_shared_from_this<DeviceCalls> {
   Mutex mutex_;  // leaf
   std::deque<Pending> queue_ PSD_GUARDED_BY(mutex_);
   bool draining_ PSD_GUARDED_BY(mutex_) = false;
+  size_t flights_ PSD_GUARDED_BY(mutex_) = 0;  // calls that the devices perform
   bool ended_ PSD_GUARDED_BY(mutex_) = false;
+  CondVar over_;  // no call is left, or this rank's part has ended
   // By the identities of the GPUs of all ranks. Null if they could not be connected.
   std::map<std::string, Communicator> communicators_ PSD_GUARDED_BY(mutex_);
   Communicator connecting_ PSD_GUARDED_BY(mutex_);

@@ -12,7 +12,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "client/collectives/group.h"
 #include "client/psd.h"
@@ -391,6 +393,56 @@ TEST_F(NcclGroupTest, AnErrorOfNcclFailsTheGroupAndNamesTheRank) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
     EXPECT_THAT(Text(status), HasSubstr("ncclAllReduce failed on cuda:"));
   }
+  const int failed = absl::StrContains(Text(statuses[0]), "failed on cuda:0") ? 0 : 1;
+  EXPECT_EQ(Culprit(statuses[1 - failed]), absl::StrCat("t", failed));
+}
+
+TEST_F(NcclGroupTest, ACallThatDoesNotBeginInItsTimeFailsTheGroup) {
+  Begin();
+  OnAll([&](int rank, Group& group) {
+    ExpectSum(rank, group, kLarge);
+    return absl::OkStatus();
+  });
+  HoldFakeCalls(true);
+  OnAll([&](int rank, Group& group) {
+    const Future<Tensor> held = group.AllReduceAsync(There(rank, Numbers(rank, kLarge)));
+    const absl::Status behind = group
+                                    .AllReduce(There(rank, Numbers(rank, kLarge)), Reduction::kSum,
+                                               {absl::Milliseconds(200), ""})
+                                    .status();
+    EXPECT_EQ(behind.code(), absl::StatusCode::kDeadlineExceeded);
+    EXPECT_THAT(Text(behind), HasSubstr("did not begin in its time"));
+    EXPECT_FALSE(held.Wait().ok());
+    return absl::OkStatus();
+  });
+}
+
+TEST_F(NcclGroupTest, RanksLeaveAfterTheirCallsAreOver) {
+  Begin();
+  OnAll([&](int rank, Group& group) {
+    ExpectSum(rank, group, kLarge);
+    return absl::OkStatus();
+  });
+  std::atomic<bool> released{false};
+  const Tensor room = Must(Tensor::Empty({kLarge}, DType::kF32, &devices_[1]->memory()));
+  ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
+  ASSERT_EQ(testing::AddFakeAttempt(devices_[1]->default_stream().handle(),
+                                    [&released] { return released.load(); }),
+            0);
+  std::thread release([&released] {
+    AwaitFakeCalls("ncclAllReduce", 2 * kRanks);
+    absl::SleepFor(absl::Milliseconds(50));  // both ranks are leaving by now
+    released = true;
+    testing::RetryFakeAttempts();
+  });
+  const auto statuses = OnAll([&](int rank, Group& group) {
+    const Future<Tensor> sum =
+        group.AllReduceAsync(rank == 0 ? There(0, Numbers(0, kLarge)) : room);
+    group.Leave();
+    return sum.Wait().status();
+  });
+  release.join();
+  for (const absl::Status& status : statuses) EXPECT_TRUE(status.ok()) << status;
 }
 
 TEST_F(NcclGroupTest, RanksThatLeaveTogetherFinish) {
