@@ -9,6 +9,7 @@
 #include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/services/collectives/call_data.h"
+#include "core/services/collectives/device_calls.h"
 
 namespace psd {
 
@@ -80,7 +81,7 @@ Group::~Group() {
 }
 
 void Group::Leave() {
-  if (state_->part != nullptr) state_->part->Leave(std::min(state_->timeout, kMostLeaving));
+  state_->Leave(kMostLeaving);
 }
 
 absl::Status Group::Fail(const absl::Status& why) {
@@ -138,20 +139,11 @@ Future<std::vector<Tensor>> Group::Start(Request request, const CollectiveOption
   if (!request.inputs.empty()) request.device = request.inputs[0].device();
   absl::StatusOr<std::shared_ptr<Device>> device = HandleOf(request.device);
   if (!device.ok()) return Results::Ready(device.status());
-  const bool gives = request.call.operation == Operation::kBroadcast && !request.inputs.empty();
-  if (*device == nullptr || !gives) {
-    return state_->part->Start(std::move(request.call), std::move(request.inputs), *timeout,
-                               *std::move(device));
-  }
-  // The root has the result on its device already.
-  const absl::StatusOr<Tensor> own = request.inputs[0].Contiguous();
-  if (!own.ok()) return Results::Ready(own.status());
-  return state_->part->Start(std::move(request.call), {*own}, *timeout)
-      .Then([own = *own](const absl::StatusOr<std::vector<Tensor>>& given)
-                -> absl::StatusOr<std::vector<Tensor>> {
-        PSD_RETURN_IF_ERROR(given.status());
-        return std::vector<Tensor>{own};
-      });
+  if (state_->device_calls != nullptr)
+    return state_->device_calls->Start(std::move(request.call), std::move(request.inputs), *timeout,
+                                       *std::move(device));
+  return services::StartOnHost(*state_->part, std::move(request.call), std::move(request.inputs),
+                               *timeout, *std::move(device));
 }
 
 // The result is taken out on the thread that sets it, so a thread that waits for it does not wait

@@ -52,7 +52,8 @@ struct CollectiveOptions {
 //
 // Results have the same bits on all ranks and from run to run: each element is reduced in the order
 // of the ranks, whatever its position, the size of the tensor and the carrier. f16 and bf16 are
-// summed in f32 and rounded once. Tensors need not be contiguous; results are.
+// summed in f32 and rounded once. Reductions by NCCL (see below) promise less. Tensors need not be
+// contiguous; results are.
 //
 // Tensors may be on devices of the worker (WorkerOptions::devices). Their elements travel through
 // memory of the host, so results have the bits that tensors of the host would give, and each rank
@@ -61,6 +62,16 @@ struct CollectiveOptions {
 // result is on the host. The call is made when the tensor has been computed, as work of the
 // thread's CurrentStream or work that this stream waits for. Results come to a device as work of
 // its default stream. If a result finds no room there, the group fails.
+//
+// If the tensors of all ranks are on CUDA devices, each rank's on another GPU, and all workers find
+// the same version of NCCL, the GPUs perform the call themselves: AllReduce, ReduceScatter,
+// AllGather, Gather and Broadcast, of tensors from 32 KiB on, but no minimum or maximum of floating
+// numbers. A reduction by NCCL has the same bits on all ranks; which ranks are added first is
+// NCCL's choice, and f16 and bf16 may be rounded after each addition. So its bits may differ from
+// those of tensors on the host, for tensors of another size, and with other GPUs or versions. The
+// ranks tell each other before each such call where their tensors are. If one call cannot be
+// performed by the GPUs, it goes through the host, and the worker's log says once why. Everything
+// below holds for both ways.
 //
 // Every call has a deadline. If a rank dies, is late, or makes another call than the others
 // (another operation, dtype, shape, root or label), the group fails: all calls that are under way

@@ -10,12 +10,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "client/collectives/group.h"
 #include "client/collectives/group_state.h"
 #include "client/collectives/pause_before.h"
 #include "client/collectives/time_left.h"
 #include "client/runtime_of.h"
 #include "core/base/clock.h"
+#include "core/base/device.h"
 #include "core/base/future.h"
 #include "core/base/ids.h"
 #include "core/base/quoted.h"
@@ -25,6 +28,7 @@
 #include "core/rpc/rpc_agent.h"
 #include "core/runtime/runtime.h"
 #include "core/services/collectives/collective_service.h"
+#include "core/services/collectives/device_calls.h"
 #include "core/store/store.h"
 
 namespace psd {
@@ -33,10 +37,25 @@ namespace {
 constexpr size_t kMaxNameBytes = 128;
 constexpr absl::Duration kProbe = absl::Seconds(1);  // for a member that may be alive
 
-// The texts that ready members tell each other when they meet again. A member that is not ready
+// The texts that ready members tell each other when they meet again: one of the first two, followed
+// by kWithDevices if the member has a device with DeviceCollectives. A member that is not ready
 // tells its error instead.
 constexpr char kReady[] = "";
 constexpr char kReadyShared[] = "shm";
+constexpr char kWithDevices[] = "+devices";
+
+// What all members have in common.
+struct Common {
+  bool shares_memory = true;  // they reach each other through shared memory
+  bool has_devices = true;    // each has a device with DeviceCollectives
+};
+
+// Adds what a member has told. Returns false if it is not ready.
+bool AddReady(absl::string_view told, Common& common) {
+  common.has_devices &= absl::ConsumeSuffix(&told, kWithDevices);
+  common.shares_memory &= told == kReadyShared;
+  return told == kReady || told == kReadyShared;
+}
 
 // The description of itself that a member sends to the others when they first meet.
 struct Told {
@@ -197,26 +216,27 @@ class Joining {
     return status;
   }
 
-  // Meets the others again, and tells whether this member is ready. Returns whether all members
-  // reach each other through shared memory. Errors: the first of a member that is not ready.
-  absl::StatusOr<bool> MeetAgain(const std::vector<std::string>& members, int rank,
-                                 uint64_t generation, const absl::Status& ready) {
+  // Meets the others again, and tells whether this member is ready. Returns what all members have
+  // in common. Errors: the first of a member that is not ready.
+  absl::StatusOr<Common> MeetAgain(const std::vector<std::string>& members, int rank,
+                                   uint64_t generation, const absl::Status& ready) {
     std::string mine(ready.message());
-    if (ready.ok()) mine = SharesMemory(members, rank) ? kReadyShared : kReady;
+    if (ready.ok())
+      mine = absl::StrCat(SharesMemory(members, rank) ? kReadyShared : kReady,
+                          HasDevices() ? kWithDevices : "");
     PSD_ASSIGN_OR_RETURN(
         const auto values,
         worker_.AllGather(absl::StrCat("psd.group ", name_, " ", IncarnationToString(generation)),
                           mine, members, Left()));
     PSD_RETURN_IF_ERROR(ready);
-    bool shared = true;
+    Common common;
     for (const auto& [member, value] : values) {
       const auto* told = value.As<std::string>();
-      shared &= told != nullptr && *told == kReadyShared;
-      if (told != nullptr && (*told == kReady || *told == kReadyShared)) continue;
+      if (told != nullptr && AddReady(*told, common)) continue;
       return absl::UnavailableError(absl::StrCat("group ", Quoted(name_), ": ", member, ": ",
                                                  told != nullptr ? *told : value.KindName()));
     }
-    return shared;
+    return common;
   }
 
  private:
@@ -229,6 +249,13 @@ class Joining {
       if (peer.shares_memory()) sharing.insert(peer.peer.name);
     return std::all_of(members.begin() + rank + 1, members.end(),
                        [&](const std::string& member) { return sharing.count(member) > 0; });
+  }
+
+  bool HasDevices() const {
+    const std::vector<std::shared_ptr<Device>> devices = runtime_.store().devices();
+    return std::any_of(devices.begin(), devices.end(), [](const std::shared_ptr<Device>& device) {
+      return device->collectives() != nullptr;
+    });
   }
 
   Worker& worker_;
@@ -284,13 +311,15 @@ absl::StatusOr<std::shared_ptr<Group>> Group::JoinPresent(Worker& worker, const 
   if (told.size() > 1) {
     PSD_ASSIGN_OR_RETURN(state->part, runtime.collectives().Make(std::move(members)));
     const absl::Status connected = joining.Connect(told, state->rank);
-    const absl::StatusOr<bool> shares_memory =
+    const absl::StatusOr<Common> common =
         joining.MeetAgain(state->members, state->rank, told[0].nonce, connected);
-    if (!shares_memory.ok()) {
+    if (!common.ok()) {
       state->part->Leave(absl::ZeroDuration());
-      return shares_memory.status();
+      return common.status();
     }
-    state->part->set_shares_memory(*shares_memory);
+    state->part->set_shares_memory(common->shares_memory);
+    if (common->has_devices)
+      state->device_calls = services::DeviceCalls::Create(state->part, runtime.logger());
     state->part->Watch();
   }
   return std::shared_ptr<Group>(new Group(std::move(state)));
@@ -337,8 +366,7 @@ absl::StatusOr<std::shared_ptr<Group>> Group::Rebuild(Worker& worker,
                                                       const std::vector<std::string>& without,
                                                       absl::Duration timeout) {
   const absl::Time until = Clock::Steady().Now() + timeout;
-  if (state_->part != nullptr)
-    state_->part->Leave(std::min({state_->timeout, kMostLeaving, timeout}));
+  state_->Leave(std::min(kMostLeaving, timeout));
   GroupOptions options;
   options.timeout = state_->timeout;
   for (;;) {

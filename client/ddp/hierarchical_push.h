@@ -73,7 +73,8 @@ struct HierarchicalOptions {
 // make the same calls of Step. The pusher is rank 0 of the group: it takes size() seats of each
 // round (StepOptions::seats). The result has the bits of an owner that adds up the gradients of
 // each group in the order of the ranks, and then the sums of the groups in the order of the
-// pushers' names. A mean is over all trainers of the round.
+// pushers' names; NCCL adds up the gradients of a group in another order (see Group). A mean is
+// over all trainers of the round.
 //
 // Only dense gradients are pushed. Tables (CreateOptions::rows) need an optimizer of their own,
 // which every trainer steps itself: rows travel to their owner in Backward, whoever steps.

@@ -15,7 +15,8 @@
 
 namespace psd {
 
-class Stream;  // core/base/stream.h
+class DeviceCollectives;  // core/base/device_collectives.h
+class Stream;             // core/base/stream.h
 
 // The name of the host's own processor and memory. Wherever code holds a `Device*`, null stands for
 // the host, whose memory is read and written directly.
@@ -67,6 +68,9 @@ class Device {
   virtual absl::Status CopyIn(std::byte* to, const std::byte* from, size_t bytes) = 0;
   virtual absl::Status CopyOut(std::byte* to, const std::byte* from, size_t bytes) = 0;
   virtual absl::Status CopyWithin(std::byte* to, const std::byte* from, size_t bytes) = 0;
+
+  // Collective operations with devices of other workers. Null if this kind of device has none.
+  virtual DeviceCollectives* collectives() { return nullptr; }
 
   // Waits until all work that was added to any stream so far is done. Returns the error of the
   // first work that failed.

@@ -12,6 +12,7 @@
 #include "core/base/status.h"
 #include "core/base/stream.h"
 #include "core/device/cuda/cuda_support.h"
+#include "core/device/cuda/nccl_collectives.h"
 #include "core/device/device_errors.h"
 
 namespace psd {
@@ -66,7 +67,8 @@ CudaDevice::CudaDevice(const CudaDeviceOptions& options, std::shared_ptr<CudaCon
     : Device(context->name(), options.kernels),
       context_(std::move(context)),
       memory_(std::make_unique<DefaultMemory>(*this)),
-      matrix_products_(context_, options.cublas_lt) {}
+      matrix_products_(context_, options.cublas_lt),
+      collectives_(cuda::NewNcclCollectives(*this, options.nccl)) {}
 
 absl::Status CudaDevice::Start(const CudaDeviceOptions& options) {
   PSD_ASSIGN_OR_RETURN(device_memory_, DeviceMemory::Create(context_, options.budget_bytes));

@@ -12,6 +12,7 @@
 #include "core/base/buffer.h"
 #include "core/base/completion_threads.h"
 #include "core/base/device.h"
+#include "core/base/device_collectives.h"
 #include "core/base/kernel_table.h"
 #include "core/base/mutex.h"
 #include "core/device/cuda/cuda_context.h"
@@ -36,6 +37,8 @@ struct CudaDeviceOptions {
   size_t pinned_bytes = 0;
   // The file of cublasLt. Empty means that it is looked for; see cuda::LoadCublasLt.
   std::string cublas_lt = {};
+  // The file of NCCL. Empty means that it is looked for; see cuda::LoadNccl.
+  std::string nccl = {};
   // The kernels of core/device_kernels/cuda.
   KernelTable kernels = {};
 };
@@ -44,7 +47,7 @@ struct CudaDeviceOptions {
 inline constexpr size_t kMostPinnedBytes = size_t{256} << 20;
 
 // Returns the device. All that it needs of the process and the GPU is taken now, but for cublasLt,
-// which the first matrix product loads.
+// which the first matrix product loads, and NCCL, which the first group loads.
 // Errors: FAILED_PRECONDITION, one sentence that says what is missing and what to do, without a
 // driver, with one that is too old, and for a GPU that does not exist, is too old, or cannot be
 // used, for example because another process holds it exclusively; RESOURCE_EXHAUSTED naming the
@@ -71,6 +74,7 @@ class CudaDevice : public Device, public std::enable_shared_from_this<CudaDevice
   absl::Status CopyIn(std::byte* to, const std::byte* from, size_t bytes) override;
   absl::Status CopyOut(std::byte* to, const std::byte* from, size_t bytes) override;
   absl::Status CopyWithin(std::byte* to, const std::byte* from, size_t bytes) override;
+  DeviceCollectives* collectives() override { return collectives_.get(); }
   absl::Status Synchronize() override;
   absl::Status health() const override { return context_->health(); }
 
@@ -96,6 +100,7 @@ class CudaDevice : public Device, public std::enable_shared_from_this<CudaDevice
   const std::shared_ptr<cuda::CudaContext> context_;  // shared by the device's parts and events
   const std::unique_ptr<DefaultMemory> memory_;
   cuda::MatrixProducts matrix_products_;
+  const std::unique_ptr<DeviceCollectives> collectives_;  // null without NCCL's header
   // Set by Start.
   std::unique_ptr<cuda::PinnedArena> pinned_;
   std::unique_ptr<cuda::DeviceMemory> device_memory_;

@@ -317,6 +317,22 @@ void CollectiveGroup::RunTask(Task task) {
   if (!submitted.ok()) (*shared)();
 }
 
+void CollectiveGroup::RunSoon(Task task) {
+  const rref::Gate::Entry entry(*gate_);
+  if (!entry.open()) return task();
+  const auto shared = std::make_shared<Task>(std::move(task));
+  const absl::Status submitted =
+      uses_.executor.SubmitAs({WorkLabel::Kind::kOwn, {}}, [shared] { (*shared)(); });
+  if (submitted.ok()) return;
+  uses_.timers.RunAt(uses_.clock.Now() + absl::Milliseconds(1),
+                     [self = shared_from_this(), shared] { self->RunSoon(std::move(*shared)); });
+}
+
+void CollectiveGroup::RunAt(absl::Time when, Task task) {
+  const rref::Gate::Entry entry(*gate_);
+  if (entry.open()) uses_.timers.RunAt(when, std::move(task));
+}
+
 void CollectiveGroup::ReduceOrLater(uint64_t number, const RunningPtr& running, size_t index,
                                     bool own_thread) {
   Task reduce = [self = shared_from_this(), running, number, index] {

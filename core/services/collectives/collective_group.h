@@ -103,6 +103,20 @@ class CollectiveGroup : public std::enable_shared_from_this<CollectiveGroup> {
   // As Leave, for a worker that stops. Returns when the group no longer uses the worker's parts.
   void Close(absl::Duration limit) PSD_EXCLUDES(mutex_);
 
+  // ---- for DeviceCalls
+
+  absl::Time Now() const { return uses_.clock.Now(); }
+  // Whether this rank has left the group, which had not failed.
+  bool has_left() const PSD_EXCLUDES(mutex_);
+  // Runs the task on the worker's executor; on this thread if that is full, or if the group is
+  // closed.
+  void RunSoon(Task task);
+  // Runs the task at that time on the worker's thread for timers, unless the worker stops before.
+  void RunAt(absl::Time when, Task task);
+  // Calls `then` once when this rank's part has ended, at once if it has ended already. `then`
+  // must not wait. Must be called at most once.
+  void OnEnd(absl::AnyInvocable<void() &&> then) PSD_EXCLUDES(mutex_);
+
   // ---- messages of other ranks. Errors: INVALID_ARGUMENT.
 
   absl::Status ServeEnter(int from, const v1::CollectiveEnter& request, std::vector<Buffer> data)
@@ -256,6 +270,7 @@ class CollectiveGroup : public std::enable_shared_from_this<CollectiveGroup> {
   size_t performing_ PSD_GUARDED_BY(mutex_) = 0;  // lists of steps that are not performed yet
   absl::Time armed_ PSD_GUARDED_BY(mutex_) = absl::InfiniteFuture();
   bool left_ PSD_GUARDED_BY(mutex_) = false;
+  absl::AnyInvocable<void() &&> on_end_ PSD_GUARDED_BY(mutex_);  // null if nobody is to be told
 };
 
 // The methods between ranks.

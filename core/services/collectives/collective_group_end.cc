@@ -56,8 +56,10 @@ void CollectiveGroup::FailAll() {
   std::map<uint64_t, rpc::Call> messages;
   absl::Status failure;
   v1::CollectiveEnd end;
+  absl::AnyInvocable<void() &&> on_end;
   {
     MutexLock lock(mutex_);
+    on_end.swap(on_end_);
     running.swap(running_);
     for (const auto& [number, call] : running)
       if (!call->complete) incomplete.push_back(call);
@@ -67,11 +69,28 @@ void CollectiveGroup::FailAll() {
     end = End();
   }
   sent_.NotifyAll();
+  if (on_end) std::move(on_end)();
   EndWatches(watchers, end);
   for (const RunningPtr& call : incomplete) call->result.Set(failure);
   FailTransfers(failure, end);
   // Nobody needs them any more, and they hold tensors.
   for (const auto& [id, message] : messages) message.Cancel();
+}
+
+bool CollectiveGroup::has_left() const {
+  MutexLock lock(mutex_);
+  return left_;
+}
+
+void CollectiveGroup::OnEnd(absl::AnyInvocable<void() &&> then) {
+  {
+    MutexLock lock(mutex_);
+    if (ledger_.failure().ok()) {
+      on_end_ = std::move(then);
+      return;
+    }
+  }
+  std::move(then)();
 }
 
 v1::CollectiveEnd CollectiveGroup::End() const {

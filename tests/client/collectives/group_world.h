@@ -40,10 +40,12 @@ inline bool SameBits(const Tensor& a, const Tensor& b) {
 class GroupWorld {
  public:
   explicit GroupWorld(int trainers, bool shared_memory = true, size_t memory_budget_bytes = 0,
-                      std::vector<std::shared_ptr<Device>> devices = {})
+                      std::vector<std::shared_ptr<Device>> devices = {},
+                      std::shared_ptr<Logger> logger = NewNullLogger())
       : shared_memory_(shared_memory),
         memory_budget_bytes_(memory_budget_bytes),
-        devices_(std::move(devices)) {
+        devices_(std::move(devices)),
+        logger_(std::move(logger)) {
     StartRegistrar("127.0.0.1:0");
     for (int i = 0; i < trainers; ++i) Add();
   }
@@ -61,7 +63,7 @@ class GroupWorld {
     options.shared_memory = shared_memory_;
     options.memory_budget_bytes = memory_budget_bytes_;
     options.devices = devices_;
-    options.logger = NewNullLogger();
+    options.logger = logger_;
     return options;
   }
   Worker& Add() {
@@ -97,6 +99,7 @@ class GroupWorld {
   const bool shared_memory_;
   const size_t memory_budget_bytes_;                    // of each trainer; 0 means no limit
   const std::vector<std::shared_ptr<Device>> devices_;  // of each trainer
+  const std::shared_ptr<Logger> logger_;                // shared by the trainers
   std::unique_ptr<server::Server> daemon_;
   std::string address_;
 };

@@ -2,20 +2,24 @@
 
 #include <cuda_runtime_api.h>
 
+#include <condition_variable>
 #include <cstdint>
 #include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <utility>
 #include <vector>
 
-// An operation of a stream is a function, or a wait for a point in the work of another stream.
+// An operation of a stream is a function, a wait for a point in the work of another stream, or an
+// attempt, which is repeated until it returns true.
 struct Operation {
   std::function<void()> run;
   CUstream_st* other = nullptr;
   size_t position = 0;
+  std::function<bool()> attempt = nullptr;
 };
 struct CUstream_st {
   int device = 0;
@@ -66,7 +70,10 @@ FakeMachine machine;
 std::map<int, FakeDevice> devices;
 std::map<std::string, int> fails_next_call;
 std::map<std::string, std::function<void()>> during_next_call;
-std::map<std::string, int> calls;  // of cublasLt
+std::map<std::string, int> calls;  // of the libraries
+std::set<std::string> held;        // functions of NCCL
+// An operation was done, or may succeed now. Used with `mutex`.
+std::condition_variable_any moved;
 // Freed ones stay, so that no address is used twice.
 std::map<const void*, FakeBlock> blocks;
 std::map<const void*, FakeBlock> pinned;
@@ -109,30 +116,38 @@ cudaError_t CallOn(const char* function, int device, const Act& act) {
               [&] { return device == current ? act() : cudaErrorInvalidResourceHandle; });
 }
 
-void RunTo(CUstream_st* stream, size_t position);
+bool RunTo(CUstream_st* stream, size_t position);
 
-void RunOne(CUstream_st* stream) {
+// Returns false if the operation cannot be done yet.
+bool RunOne(CUstream_st* stream) {
   const Operation operation = stream->operations[stream->done];
   if (operation.other != nullptr) {
-    RunTo(operation.other, operation.position);
+    if (!RunTo(operation.other, operation.position)) return false;
   } else if (FakeDevice& device = devices[stream->device]; device.fails_next != cudaSuccess) {
     device.sticky = device.fails_next;
+  } else if (device.sticky == cudaSuccess && operation.attempt) {
+    if (!operation.attempt()) return false;
   } else if (device.sticky == cudaSuccess) {
     operation.run();
   }
   ++stream->done;
+  moved.notify_all();
+  return true;
 }
 
-void RunTo(CUstream_st* stream, size_t position) {
-  while (stream->done < position) RunOne(stream);
+bool RunTo(CUstream_st* stream, size_t position) {
+  while (stream->done < position)
+    if (!RunOne(stream)) return false;
+  return true;
 }
 
 void Append(CUstream_st* stream, std::function<void()> run) {
-  stream->operations.push_back({std::move(run)});
+  stream->operations.push_back({std::move(run), nullptr, 0, nullptr});
 }
 
+// Releases the lock while it waits for another stream's operation.
 cudaError_t WaitFor(CUstream_st* stream, size_t position) {
-  RunTo(stream, position);
+  while (!RunTo(stream, position)) moved.wait(mutex);
   return devices[stream->device].sticky;
 }
 
@@ -150,6 +165,7 @@ void ResetFakeCuda(const FakeMachine& next) {
   fails_next_call.clear();
   during_next_call.clear();
   calls.clear();
+  held.clear();
   blocks.clear();
   pinned.clear();
   streams.clear();
@@ -182,6 +198,31 @@ int BeginFakeCall(const std::string& function) {
   const std::lock_guard<std::mutex> lock(mutex);
   ++calls[function];
   return TakeFault(function);
+}
+
+int AddFakeAttempt(CUstream_st* stream, std::function<bool()> attempt) {
+  return CallOn("an attempt", stream->device, [&] {
+    Operation operation;
+    operation.attempt = std::move(attempt);
+    stream->operations.push_back(std::move(operation));
+    return cudaSuccess;
+  });
+}
+
+void RetryFakeAttempts() {
+  const std::lock_guard<std::mutex> lock(mutex);
+  moved.notify_all();
+}
+
+void HoldFakeCalls(const std::string& function, bool hold) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (hold) held.insert(function);
+  if (!hold) held.erase(function);
+}
+
+bool IsHeldFakeCall(const std::string& function) {
+  const std::lock_guard<std::mutex> lock(mutex);
+  return held.count(function) > 0;
 }
 
 void CountFakeObjects(int more) {
@@ -232,6 +273,12 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int /*d
                                                           : 0;
   return cudaSuccess;
 }
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
+  return fake::Call("cudaGetDeviceProperties", device, [&] {
+    std::memset(properties->uuid.bytes, 0x10 + device, sizeof(properties->uuid.bytes));
+    return cudaSuccess;
+  });
+}
 cudaError_t cudaSetDevice(int device) {
   return fake::Call("cudaSetDevice", device, [&] {
     fake::current = device;
@@ -240,8 +287,10 @@ cudaError_t cudaSetDevice(int device) {
 }
 cudaError_t cudaDeviceSynchronize() {
   return fake::Call("cudaDeviceSynchronize", fake::current, [] {
-    for (const auto& stream : fake::streams)
-      if (stream->device == fake::current) fake::RunTo(stream.get(), stream->operations.size());
+    for (size_t i = 0; i < fake::streams.size(); ++i) {
+      CUstream_st* const stream = fake::streams[i].get();
+      if (stream->device == fake::current) fake::WaitFor(stream, stream->operations.size());
+    }
     return fake::devices[fake::current].sticky;
   });
 }
@@ -283,7 +332,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   return fake::CallOn("cudaStreamWaitEvent", stream->device, [&] {
     const cudaError_t other = fake::devices[event->device].sticky;
     if (other != cudaSuccess) return other;
-    stream->operations.push_back({nullptr, event->stream, event->position});
+    stream->operations.push_back({nullptr, event->stream, event->position, nullptr});
     return cudaSuccess;
   });
 }
@@ -314,7 +363,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   return fake::CallOn("cudaEventQuery", event->device, [&] {
     if (event->stream->done >= event->position) return fake::devices[event->device].sticky;
-    fake::RunOne(event->stream);
+    fake::RunOne(event->stream);  // if it can be done
     return cudaErrorNotReady;
   });
 }

@@ -9,11 +9,13 @@
 // kFakePoolUnit bytes for each block. A call for a stream or an event of a device that is not the
 // current one of the thread fails.
 //
-// fake_cublas_lt.cc is a library for products that goes with it.
+// fake_cublas_lt.cc is a library for products that goes with it, and fake_nccl.cc one for groups.
 
 #include <cstddef>
 #include <functional>
 #include <string>
+
+struct CUstream_st;  // *cudaStream_t
 
 namespace psd::testing {
 
@@ -35,13 +37,13 @@ void ResetFakeCuda(const FakeMachine& machine = {});
 // The memory of each device becomes smaller.
 void ShrinkFakeMachine(size_t memory_bytes);
 
-// Lets the next call of `function`, of CUDA or of cublasLt, return `error` and do nothing.
+// Lets the next call of `function`, of CUDA, cublasLt or NCCL, return `error` and do nothing.
 void FailNextCall(const std::string& function, int error);
 
 // Calls `then`, which calls nothing of CUDA, during the next call of CUDA's `function`.
 void DuringNextCall(const std::string& function, std::function<void()> then);
 
-// How often cublasLt's `function` has been called.
+// How often `function`, of cublasLt or NCCL, has been called.
 int FakeCalls(const std::string& function);
 
 // Lets the next operation that `device` runs fail. Every call that concerns the device returns
@@ -52,7 +54,18 @@ void FailNextOperation(int device, int error);
 // pinned memory. A stream that was destroyed before its work was done counts too.
 int LivingFakeObjects();
 
-// For the fake of cublasLt. BeginFakeCall counts a call, and returns the error that was asked for
+// Adds an operation to a stream of the thread's current device. When its turn comes it is tried
+// until `attempt`, which calls nothing of CUDA, returns true; those who wait for the stream wait
+// meanwhile. Returns an error of CUDA, or 0.
+int AddFakeAttempt(CUstream_st* stream, std::function<bool()> attempt);
+// Operations that have returned false are tried again.
+void RetryFakeAttempts();
+
+// While NCCL's `function` is held, the fake says that it is under way and does nothing.
+void HoldFakeCalls(const std::string& function, bool held);
+bool IsHeldFakeCall(const std::string& function);
+
+// For the fakes of libraries. BeginFakeCall counts a call, and returns the error that was asked for
 // by FailNextCall, or 0. CountFakeObjects adds to LivingFakeObjects.
 int BeginFakeCall(const std::string& function);
 void CountFakeObjects(int more);

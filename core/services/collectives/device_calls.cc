@@ -1,0 +1,657 @@
+#include "core/services/collectives/device_calls.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
+#include "core/base/clock.h"
+#include "core/base/executor.h"
+#include "core/base/quoted.h"
+#include "core/base/status.h"
+#include "core/checkpoint/xxh128.h"
+#include "core/services/collectives/call_data.h"
+#include "core/tensor/dtype.h"
+#include "core/tensor/shape.h"
+
+namespace psd::services {
+namespace {
+
+// The pause between two questions whether a communicator is ready.
+constexpr absl::Duration kPause = absl::Microseconds(100);
+// How often a call under way is looked after.
+constexpr absl::Duration kLookEvery = absl::Seconds(1);
+// A rank whose device is in time lets one whose device is late speak first.
+constexpr absl::Duration kGrace = absl::Seconds(1);
+// The most reasons that are logged.
+constexpr size_t kMostExplained = 16;
+
+bool IsOrdering(const CollectiveCall& call) {
+  return call.reduction == Reduction::kMin || call.reduction == Reduction::kMax;
+}
+
+DeviceElement ElementOf(DType dtype) {
+  switch (dtype) {
+    case DType::kI32:
+      return DeviceElement::kI32;
+    case DType::kI64:
+      return DeviceElement::kI64;
+    case DType::kF16:
+      return DeviceElement::kF16;
+    case DType::kBF16:
+      return DeviceElement::kBF16;
+    case DType::kF32:
+      return DeviceElement::kF32;
+    case DType::kF64:
+      return DeviceElement::kF64;
+    default:
+      PSD_CHECK(false, "CheckCall lets no such dtype be reduced");
+  }
+}
+
+DeviceReduction ReductionOf(Reduction reduction) {
+  switch (reduction) {
+    case Reduction::kSum:
+      return DeviceReduction::kSum;
+    case Reduction::kMean:
+      return DeviceReduction::kMean;
+    case Reduction::kMin:
+      return DeviceReduction::kMin;
+    case Reduction::kMax:
+      return DeviceReduction::kMax;
+  }
+  PSD_CHECK(false, "CheckCall lets no such reduction pass");
+}
+
+// Returns a text that is equal for calls that agree.
+std::string ChecksumOf(const CollectiveCall& call) {
+  checkpoint::Xxh128 sum;
+  sum.Add(call.ToString());
+  return sum.Digest();
+}
+
+std::string Padded(const std::string& text, size_t bytes) {
+  std::string padded = text.substr(0, bytes);
+  padded.resize(bytes, '\0');
+  return padded;
+}
+
+std::string Unpadded(absl::string_view padded) {
+  return std::string(padded.substr(0, padded.find('\0')));
+}
+
+absl::StatusOr<Tensor> BytesTensor(const std::string& bytes) {
+  PSD_ASSIGN_OR_RETURN(Tensor tensor,
+                       Tensor::Empty({static_cast<int64_t>(bytes.size())}, DType::kU8));
+  std::memcpy(tensor.mutable_raw_data(), bytes.data(), bytes.size());
+  return tensor;
+}
+
+absl::string_view BytesOf(const Tensor& tensor) {
+  return {reinterpret_cast<const char*>(tensor.raw_data()), tensor.NumBytes()};
+}
+
+// Declares that work of the stream uses the tensor's memory.
+absl::Status Uses(Stream& stream, const Tensor& tensor) {
+  const Block* const block = tensor.block();
+  return block == nullptr ? absl::OkStatus() : stream.AlsoUses(*block);
+}
+
+// Returns the memory for the results of this rank, in one tensor.
+absl::StatusOr<Tensor> RoomFor(const CollectiveCall& call, int ranks, Device& device) {
+  std::vector<int64_t> extents(call.form->shape.extents().begin(),
+                               call.form->shape.extents().end());
+  if (call.operation == Operation::kReduceScatter) extents[0] /= ranks;
+  if (call.operation == Operation::kAllGather || call.operation == Operation::kGather)
+    extents = {call.form->shape.NumElements() * ranks};
+  PSD_ASSIGN_OR_RETURN(const Shape shape, Shape::Checked(extents));
+  return Tensor::Empty(shape, call.form->dtype, &device.memory());
+}
+
+}  // namespace
+
+bool DevicesMayPerform(const CollectiveCall& call) {
+  switch (call.operation) {
+    case Operation::kBroadcast:
+      return true;
+    case Operation::kAllReduce:
+    case Operation::kReduceScatter:
+      if (IsOrdering(call) && IsFloating(call.form->dtype)) return false;
+      break;
+    case Operation::kAllGather:
+    case Operation::kGather:
+      break;
+    case Operation::kBarrier:
+    case Operation::kScatter:
+      return false;
+  }
+  return call.form->NumBytes() >= kLeastDeviceBytes;
+}
+
+Future<CollectiveGroup::Tensors> StartOnHost(CollectiveGroup& group, CollectiveCall call,
+                                             CollectiveGroup::Tensors inputs,
+                                             absl::Duration timeout,
+                                             std::shared_ptr<Device> device) {
+  using Results = Future<CollectiveGroup::Tensors>;
+  const bool gives = call.operation == Operation::kBroadcast && !inputs.empty();
+  if (device == nullptr || !gives)
+    return group.Start(std::move(call), std::move(inputs), timeout, std::move(device));
+  // The root has the result on its device already.
+  const absl::StatusOr<Tensor> own = inputs[0].Contiguous();
+  if (!own.ok()) return Results::Ready(own.status());
+  return group.Start(std::move(call), {*own}, timeout)
+      .Then([own = *own](const absl::StatusOr<CollectiveGroup::Tensors>& given)
+                -> absl::StatusOr<CollectiveGroup::Tensors> {
+        PSD_RETURN_IF_ERROR(given.status());
+        return CollectiveGroup::Tensors{own};
+      });
+}
+
+// A call that the devices perform.
+struct DeviceCalls::Flight {
+  std::string call;
+  std::shared_ptr<Device> device;  // shared with the worker
+  Communicator communicator;
+  Tensors inputs;  // kept until the devices have read them
+  Tensors results;
+  std::vector<std::shared_ptr<Event>> before;  // this rank's own work before the call
+  std::shared_ptr<Event> done;                 // behind the call
+  absl::Time until;
+  std::atomic<bool> was_late{false};
+  Promise<Tensors> result;
+};
+
+std::shared_ptr<DeviceCalls> DeviceCalls::Create(std::shared_ptr<CollectiveGroup> group,
+                                                 Logger& logger) {
+  std::shared_ptr<DeviceCalls> calls(new DeviceCalls(std::move(group), logger));
+  calls->group_->OnEnd([weak = std::weak_ptr<DeviceCalls>(calls)] {
+    if (const auto self = weak.lock()) self->group_->RunSoon([self] { self->End(); });
+  });
+  return calls;
+}
+
+Future<DeviceCalls::Tensors> DeviceCalls::Start(CollectiveCall call, Tensors inputs,
+                                                absl::Duration timeout,
+                                                std::shared_ptr<Device> device) {
+  using Results = Future<Tensors>;
+  const int ranks = static_cast<int>(group_->members().workers.size());
+  absl::Status checked = CheckCall(call, ranks);
+  if (checked.ok()) checked = CallData::CheckInputs(call, inputs, group_->members().rank, ranks);
+  if (checked.ok() && device != nullptr) checked = device->health();
+  if (checked.ok()) checked = group_->failure();
+  if (!checked.ok()) return Results::Ready(std::move(checked));
+
+  bool waits = DevicesMayPerform(call);
+  {
+    MutexLock lock(mutex_);
+    waits |= draining_;
+  }
+  if (!waits)
+    return StartOnHost(*group_, std::move(call), std::move(inputs), timeout, std::move(device));
+
+  Pending pending;
+  pending.until = group_->Now() + timeout;
+  if (device != nullptr) {
+    // The work that computes the inputs is work of this thread's stream.
+    for (Tensor& input : inputs) {
+      absl::StatusOr<Tensor> dense = std::move(input).Contiguous();
+      if (!dense.ok()) return Results::Ready(dense.status());
+      input = *std::move(dense);
+    }
+    absl::StatusOr<std::shared_ptr<Event>> ready = CurrentStream(device.get())->Record();
+    if (!ready.ok()) return Results::Ready(ready.status());
+    pending.ready = *std::move(ready);
+  }
+  pending.call = std::move(call);
+  pending.inputs = std::move(inputs);
+  pending.device = std::move(device);
+  const Future<Tensors> result = pending.result.future();
+  group_->RunAt(pending.until, [weak = weak_from_this()] {
+    if (const auto self = weak.lock()) self->Expire();
+  });
+  bool was_draining = false;
+  {
+    MutexLock lock(mutex_);
+    queue_.push_back(std::move(pending));
+    was_draining = std::exchange(draining_, true);
+  }
+  if (!was_draining) group_->RunSoon([self = shared_from_this()] { self->Drain(); });
+  return result;
+}
+
+void DeviceCalls::Drain() {
+  for (;;) {
+    Pending pending;
+    {
+      MutexLock lock(mutex_);
+      draining_ = !queue_.empty();
+      if (!draining_) {
+        over_.NotifyAll();
+        return;
+      }
+      pending = std::move(queue_.front());
+      queue_.pop_front();
+    }
+    Make(std::move(pending));
+  }
+}
+
+void DeviceCalls::Expire() {
+  std::vector<Pending> late;
+  {
+    MutexLock lock(mutex_);
+    const absl::Time now = group_->Now();
+    while (!queue_.empty() && queue_.front().until <= now) {
+      late.push_back(std::move(queue_.front()));
+      queue_.pop_front();
+    }
+  }
+  for (const Pending& each : late)
+    FailWith(absl::DeadlineExceededError(absl::StrCat(
+                 "the ", each.call.ToString(),
+                 " did not begin in its time: the calls before it, or other work of the worker's "
+                 "threads, took all of it")),
+             each.result);
+}
+
+void DeviceCalls::Make(Pending pending) {
+  if (const absl::Status failure = group_->failure(); !failure.ok()) {
+    pending.result.Set(failure);
+    return;
+  }
+  if (!DevicesMayPerform(pending.call)) return MakeOnHost(std::move(pending), /*agreed=*/false);
+  const absl::StatusOr<Communicator> communicator = Agree(pending);
+  // The other ranks wait for this one, whatever the reason is.
+  if (!communicator.ok()) return FailWith(communicator.status(), pending.result);
+  if (*communicator == nullptr) return MakeOnHost(std::move(pending), /*agreed=*/true);
+  const Promise<Tensors> result = pending.result;
+  const absl::Status launched = Launch(pending, *communicator);
+  if (!launched.ok()) FailWith(launched, result);
+}
+
+void DeviceCalls::MakeOnHost(Pending pending, bool agreed) {
+  const auto set = [self = shared_from_this(), agreed,
+                    result = pending.result](const absl::StatusOr<Tensors>& results) {
+    if (!results.ok() && agreed) return self->FailWith(results.status(), result);
+    result.Set(results);
+  };
+  if (pending.device != nullptr && !pending.inputs.empty()) {
+    // This thread may have another stream than the one that made the call.
+    Stream& stream = *CurrentStream(pending.device.get());
+    absl::Status ordered = stream.WaitFor(pending.ready);
+    for (const Tensor& input : pending.inputs)
+      if (ordered.ok()) ordered = Uses(stream, input);
+    if (!ordered.ok()) return set(ordered);
+  }
+  StartOnHost(*group_, std::move(pending.call), std::move(pending.inputs), TimeLeft(pending),
+              std::move(pending.device))
+      .OnReady(set);
+}
+
+absl::Duration DeviceCalls::TimeLeft(const Pending& pending) const {
+  return std::max(pending.until - group_->Now(), absl::Milliseconds(1));
+}
+
+// ---- the ranks agree
+
+std::string DeviceCalls::Encoded(const Offer& offer) {
+  return absl::StrCat(std::string(1, static_cast<char>(offer.kind)), Padded(offer.call, 32),
+                      Padded(offer.library, DeviceCollectives::kMostTextBytes),
+                      Padded(offer.identity, DeviceCollectives::kMostTextBytes));
+}
+
+DeviceCalls::Offer DeviceCalls::Decoded(const Tensor& record) {
+  const absl::string_view bytes = BytesOf(record);
+  constexpr size_t text = DeviceCollectives::kMostTextBytes;
+  Offer offer;
+  // A kind that this build does not know cannot compute together with its own.
+  if (bytes[0] == Offer::kDevice) offer.kind = Offer::kDevice;
+  if (bytes[0] == Offer::kNoLibrary) offer.kind = Offer::kNoLibrary;
+  offer.call = Unpadded(bytes.substr(1, 32));
+  offer.library = Unpadded(bytes.substr(33, text));
+  offer.identity = Unpadded(bytes.substr(33 + text, text));
+  return offer;
+}
+
+DeviceCalls::Offer DeviceCalls::OfferFor(const Pending& pending) {
+  Offer offer;
+  offer.call = ChecksumOf(pending.call);
+  const bool is_large =
+      pending.call.form.has_value() && pending.call.form->NumBytes() >= kLeastDeviceBytes;
+  if (pending.device == nullptr || !is_large) return offer;
+  DeviceCollectives* const collectives = pending.device->collectives();
+  if (collectives == nullptr) return offer;
+  const absl::StatusOr<std::string> library = collectives->Library();
+  const absl::StatusOr<std::string> identity = collectives->Identity();
+  if (!library.ok() || !identity.ok()) {
+    Explain(std::string((library.ok() ? identity.status() : library.status()).message()));
+    offer.kind = Offer::kNoLibrary;
+    return offer;
+  }
+  offer.kind = Offer::kDevice;
+  offer.library = *library;
+  offer.identity = *identity;
+  return offer;
+}
+
+std::string DeviceCalls::Obstacle(const std::vector<Offer>& offers) const {
+  const std::vector<std::string> names = group_->members().Names();
+  std::map<std::string, size_t> used_by;  // by GPU
+  for (size_t rank = 0; rank < offers.size(); ++rank) {
+    const Offer& offer = offers[rank];
+    if (offer.kind == Offer::kHost) return absl::StrCat(names[rank], " has its tensor elsewhere");
+    if (offer.kind == Offer::kNoLibrary)
+      return absl::StrCat(names[rank], " has no library for its GPU");
+    if (offer.library != offers[0].library)
+      return absl::StrCat(names[0], " has ", offers[0].library, ", and ", names[rank], " has ",
+                          offer.library);
+    const auto [other, is_new] = used_by.emplace(offer.identity, rank);
+    if (!is_new) return absl::StrCat(names[other->second], " and ", names[rank], " share a GPU");
+  }
+  return "";
+}
+
+absl::StatusOr<DeviceCalls::Communicator> DeviceCalls::Agree(const Pending& pending) {
+  const std::string mine = Encoded(OfferFor(pending));
+  PSD_ASSIGN_OR_RETURN(const Tensors told, Exchange(Operation::kAllGather, pending, mine));
+  std::vector<Offer> offers;
+  std::vector<std::string> gpus;
+  bool agree = true;
+  for (const Tensor& record : told) {
+    offers.push_back(Decoded(record));
+    gpus.push_back(offers.back().identity);
+    agree &= offers.back().call == offers.front().call;
+  }
+  const auto is_elsewhere = [](const Offer& offer) { return offer.kind == Offer::kHost; };
+  // The call through the host names the difference.
+  if (!agree || std::all_of(offers.begin(), offers.end(), is_elsewhere)) return nullptr;
+  if (const std::string obstacle = Obstacle(offers); !obstacle.empty()) {
+    Explain(obstacle);
+    return nullptr;
+  }
+  const std::string key = absl::StrJoin(gpus, " ");
+  {
+    MutexLock lock(mutex_);
+    if (const auto known = communicators_.find(key); known != communicators_.end())
+      return known->second;
+    if (communicators_.size() == kMostCommunicators) gpus.clear();
+  }
+  if (gpus.empty()) {
+    Explain(absl::StrCat("the ranks have connected ", kMostCommunicators,
+                         " other sets of GPUs already"));
+    return nullptr;
+  }
+  return Connect(pending, key);
+}
+
+absl::StatusOr<DeviceCalls::Communicator> DeviceCalls::Connect(const Pending& pending,
+                                                               const std::string& gpus) {
+  // An id begins with a byte that says whether there is one.
+  std::string made(1 + DeviceCollectives::kIdBytes, '\0');
+  absl::Status status;
+  if (group_->members().rank == 0) {
+    const absl::StatusOr<std::string> id = pending.device->collectives()->NewId();
+    status = id.status();
+    if (id.ok()) made = absl::StrCat("\1", *id);
+  }
+  PSD_ASSIGN_OR_RETURN(const Tensors told, Exchange(Operation::kBroadcast, pending, made));
+  const absl::string_view id = BytesOf(told[0]);
+  Communicator communicator;
+  if (id[0] != '\0') {
+    absl::StatusOr<Communicator> opened = Open(pending, std::string(id.substr(1)));
+    status = opened.status();
+    if (opened.ok()) communicator = *std::move(opened);
+  }
+  PSD_ASSIGN_OR_RETURN(const Tensors connected,
+                       Exchange(Operation::kAllGather, pending,
+                                std::string(1, communicator != nullptr ? '\1' : '\0')));
+  if (!status.ok()) Explain(std::string(status.message()));
+  std::vector<std::string> failed;
+  for (size_t rank = 0; rank < connected.size(); ++rank)
+    if (BytesOf(connected[rank])[0] == '\0') failed.push_back(group_->members().Names()[rank]);
+  if (!failed.empty()) {
+    if (communicator != nullptr) communicator->Abort();
+    communicator = nullptr;
+    Explain(absl::StrCat(absl::StrJoin(failed, ", "), " could not connect to the other GPUs"));
+  }
+  Communicator dropped;  // without the lock
+  MutexLock lock(mutex_);
+  connecting_.swap(dropped);
+  if (!ended_) communicators_[gpus] = communicator;
+  return communicator;
+}
+
+// Half of the time that is left is for the way through the host.
+absl::StatusOr<DeviceCalls::Communicator> DeviceCalls::Open(const Pending& pending,
+                                                            const std::string& id) {
+  const GroupMembers& members = group_->members();
+  PSD_ASSIGN_OR_RETURN(Communicator communicator,
+                       pending.device->collectives()->Connect(
+                           id, members.rank, static_cast<int>(members.workers.size())));
+  {
+    MutexLock lock(mutex_);
+    if (!ended_) connecting_ = communicator;
+  }
+  const absl::Time now = group_->Now();
+  const absl::Status connected = Await(*communicator, now + (pending.until - now) / 2);
+  if (connected.ok()) return communicator;
+  communicator->Abort();
+  return connected;
+}
+
+absl::StatusOr<DeviceCalls::Tensors> DeviceCalls::Exchange(Operation operation,
+                                                           const Pending& pending,
+                                                           const std::string& mine, int root) {
+  PSD_ASSIGN_OR_RETURN(Tensor own, BytesTensor(mine));
+  CollectiveCall call;
+  call.operation = operation;
+  call.form = TensorForm{own.dtype(), own.shape()};
+  call.root = root;
+  call.label = pending.call.label;
+  Tensors inputs;
+  if (operation != Operation::kBroadcast || group_->members().rank == root)
+    inputs.push_back(std::move(own));
+  return group_->Start(std::move(call), std::move(inputs), TimeLeft(pending)).Wait();
+}
+
+absl::Status DeviceCalls::Await(DeviceCommunicator& communicator, absl::Time until) {
+  const ScopedBlocking blocking;
+  for (;;) {
+    PSD_RETURN_IF_ERROR(group_->failure());
+    PSD_ASSIGN_OR_RETURN(const bool ready, communicator.IsReady());
+    if (ready) return absl::OkStatus();
+    if (group_->Now() >= until)
+      return absl::DeadlineExceededError(absl::StrCat("the GPUs of group ",
+                                                      Quoted(group_->members().name),
+                                                      " were not ready in the time of the call"));
+    absl::SleepFor(kPause);
+  }
+}
+
+// ---- the devices perform a call
+
+absl::Status DeviceCalls::Launch(Pending& pending, const Communicator& communicator) {
+  const GroupMembers& members = group_->members();
+  const int ranks = static_cast<int>(members.workers.size());
+  const CollectiveCall& call = pending.call;
+  Device& device = *pending.device;
+  Stream& stream = communicator->stream();
+  const bool is_root = members.rank == call.root;
+
+  Tensor out;
+  if (call.operation == Operation::kBroadcast && is_root) {
+    out = pending.inputs[0];
+  } else if (call.operation != Operation::kGather || is_root) {
+    PSD_ASSIGN_OR_RETURN(out, RoomFor(call, ranks, device));
+  }
+  // The results are allocated by this thread's stream, and belong to it afterwards.
+  PSD_ASSIGN_OR_RETURN(const std::shared_ptr<Event> allocated, CurrentStream(&device)->Record());
+  PSD_RETURN_IF_ERROR(stream.WaitFor(pending.ready));
+  PSD_RETURN_IF_ERROR(stream.WaitFor(allocated));
+  for (const Tensor& input : pending.inputs) PSD_RETURN_IF_ERROR(Uses(stream, input));
+  if (out.defined()) PSD_RETURN_IF_ERROR(Uses(stream, out));
+
+  const auto flight = std::make_shared<Flight>();
+  flight->before = {pending.ready, allocated};
+  const std::byte* const in = pending.inputs.empty() ? nullptr : pending.inputs[0].address();
+  std::byte* const to = out.defined() ? out.mutable_address() : nullptr;
+  const size_t bytes = call.form->NumBytes();
+  const auto elements = static_cast<size_t>(call.form->shape.NumElements());
+  absl::Status added;
+  switch (call.operation) {
+    case Operation::kAllReduce:
+      added = communicator->AllReduce(in, to, elements, ElementOf(call.form->dtype),
+                                      ReductionOf(*call.reduction));
+      break;
+    case Operation::kReduceScatter:
+      added =
+          communicator->ReduceScatter(in, to, elements / static_cast<size_t>(ranks),
+                                      ElementOf(call.form->dtype), ReductionOf(*call.reduction));
+      break;
+    case Operation::kAllGather:
+      added = communicator->AllGather(in, to, bytes);
+      break;
+    case Operation::kGather:
+      added = communicator->Gather(in, to, bytes, call.root);
+      break;
+    case Operation::kBroadcast:
+      added = communicator->Broadcast(in, to, bytes, call.root);
+      break;
+    case Operation::kBarrier:
+    case Operation::kScatter:
+      PSD_CHECK(false, "devices do not perform this call");
+  }
+  PSD_RETURN_IF_ERROR(added);
+  PSD_RETURN_IF_ERROR(Await(*communicator, pending.until));
+  PSD_ASSIGN_OR_RETURN(flight->done, stream.Record());
+
+  if (call.operation == Operation::kAllGather || call.operation == Operation::kGather) {
+    const Strides strides = ContiguousStrides(call.form->shape);
+    for (int rank = 0; out.defined() && rank < ranks; ++rank)
+      flight->results.push_back(
+          out.View(call.form->shape, strides, rank * call.form->shape.NumElements()));
+  } else {
+    flight->results.push_back(out);
+  }
+  flight->call = call.ToString();
+  flight->device = pending.device;
+  flight->communicator = communicator;
+  flight->inputs = std::move(pending.inputs);
+  flight->until = pending.until;
+  flight->result = pending.result;
+  {
+    MutexLock lock(mutex_);
+    ++flights_;
+  }
+  Look(flight);
+  flight->done->OnPassed([self = shared_from_this(), flight](const absl::Status& status) {
+    self->Landed(*flight, status);
+  });
+  return absl::OkStatus();
+}
+
+// A timer holds no tensors of a call that is over.
+void DeviceCalls::Look(const std::weak_ptr<Flight>& weak) {
+  const std::shared_ptr<Flight> flight = weak.lock();
+  if (flight == nullptr || flight->done->passed()) return;
+  const absl::Time now = group_->Now();
+  if (const auto ready = flight->communicator->IsReady(); !ready.ok())
+    return FailWith(ready.status(), flight->result);
+  absl::Time next = std::min(now + kLookEvery, flight->until);
+  if (now >= flight->until) {
+    const auto passed = [](const auto& event) { return event->passed(); };
+    if (!std::all_of(flight->before.begin(), flight->before.end(), passed))
+      return FailWith(
+          absl::DeadlineExceededError(absl::StrCat(
+              flight->device->name(), " has other work to do before the ", flight->call)),
+          flight->result);
+    if (flight->was_late.exchange(true))
+      return FailWith(absl::DeadlineExceededError(absl::StrCat(
+                          "the ", flight->call, " has not ended on ", flight->device->name())),
+                      flight->result);
+    next = now + kGrace;
+  }
+  group_->RunAt(next, [self = shared_from_this(), weak] { self->Look(weak); });
+}
+
+void DeviceCalls::Landed(const Flight& flight, const absl::Status& status) {
+  // Work of a communicator that was aborted ends too.
+  const absl::Status done = status.ok() ? flight.communicator->IsReady().status() : status;
+  if (done.ok()) {
+    flight.result.Set(flight.results);
+  } else {
+    FailWith(done, flight.result);
+  }
+  MutexLock lock(mutex_);
+  if (--flights_ == 0) over_.NotifyAll();
+}
+
+void DeviceCalls::FailWith(const absl::Status& why, const Promise<Tensors>& result) {
+  if (group_->failure().ok()) group_->GiveUp(why);
+  result.Set(group_->failure());
+}
+
+// ---- the end
+
+void DeviceCalls::Leave(absl::Duration limit) {
+  const absl::Time until = Clock::Steady().Now() + limit;
+  bool over = false;
+  {
+    MutexLock lock(mutex_);
+    const auto is_over = [this]() PSD_REQUIRES(mutex_) {
+      return ended_ || (!draining_ && flights_ == 0);
+    };
+    while (!is_over() && Clock::Steady().Now() < until)
+      over_.WaitFor(mutex_, until - Clock::Steady().Now());
+    over = is_over();
+  }
+  if (!over)
+    group_->GiveUp(absl::DeadlineExceededError(absl::StrCat(
+        "it leaves group ", Quoted(group_->members().name), " while calls of GPUs are under way")));
+  group_->Leave(std::max(until - Clock::Steady().Now(), absl::ZeroDuration()));
+}
+
+void DeviceCalls::End() {
+  std::vector<Communicator> communicators;
+  {
+    MutexLock lock(mutex_);
+    ended_ = true;
+    over_.NotifyAll();
+    for (const auto& [gpus, communicator] : communicators_)
+      if (communicator != nullptr) communicators.push_back(communicator);
+    communicators_.clear();
+    if (connecting_ != nullptr) communicators.push_back(std::move(connecting_));
+  }
+  if (group_->has_left()) {
+    // Other ranks may still receive what this rank has sent.
+    const absl::Time until = group_->Now() + kMostFinishing;
+    const ScopedBlocking blocking;
+    for (const Communicator& communicator : communicators) {
+      absl::StatusOr<bool> over = false;
+      if (const absl::Status begun = communicator->Finish(); !begun.ok()) over = begun;
+      while (over.ok() && !*over && group_->Now() < until) {
+        over = communicator->IsReady();
+        if (over.ok() && !*over) absl::SleepFor(kPause);
+      }
+    }
+  }
+  for (const Communicator& communicator : communicators) communicator->Abort();
+}
+
+void DeviceCalls::Explain(const std::string& why) {
+  {
+    MutexLock lock(mutex_);
+    if (explained_.size() == kMostExplained || !explained_.insert(why).second) return;
+  }
+  const std::string& name = group_->members().name;
+  logger_.Log(
+      LogLevel::kWarning, "group_through_host",
+      absl::StrCat("tensors on GPUs travel through the host in group ", Quoted(name), ": ", why),
+      {{"group", name}});
+}
+
+}  // namespace psd::services
