@@ -2,11 +2,13 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <type_traits>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "core/base/buffer.h"
+#include "core/base/device.h"
 #include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/device/cuda/cublas_lt.h"
@@ -141,7 +143,8 @@ absl::Status MatrixProducts::Plan::Make(const Library& library, CudaStream& stre
   const auto alignment = [](const void* address) {
     return static_cast<uint32_t>(AlignmentOf(address));
   };
-  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t{kMostWorkspaceBytes});
+  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+         uint64_t{std::min(kMostWorkspaceBytes, stream.device().budget_bytes() / kBudgetParts)});
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(product.b.data));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(product.a.data));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(product.c));

@@ -38,10 +38,11 @@ class MatrixProductsTest : public ::testing::Test {
  protected:
   void SetUp() override { Open(kFakeLibrary); }
 
-  void Open(const std::string& library) {
+  void Open(const std::string& library, size_t budget_bytes = kTestBudget) {
     device_.reset();
     ResetFakeCuda();
     CudaDeviceOptions options;
+    options.budget_bytes = budget_bytes;
     options.cublas_lt = library;
     device_ = OpenDevice(options);
   }
@@ -204,6 +205,20 @@ TEST_F(MatrixProductsTest, TheWorkspaceIsInTheBudget) {
   rest.reset();
   ASSERT_TRUE(MultiplyNumbers().ok());
   EXPECT_EQ(device_->used_bytes(), used);
+  EXPECT_EQ(Read<float>(*c_), std::vector<float>{15});
+}
+
+// The fake's workspace would take 1024 bytes.
+TEST_F(MatrixProductsTest, TheWorkspaceIsASixteenthOfASmallBudget) {
+  constexpr size_t kSmallBudget = 8192;
+  Open(kFakeLibrary, kSmallBudget);
+  MakeNumbers();
+  const auto rest = stream()
+                        .Allocate(kSmallBudget - device_->used_bytes() -
+                                  kSmallBudget / MatrixProducts::kBudgetParts)
+                        .value();
+  const absl::Status added = MultiplyNumbers();
+  EXPECT_TRUE(added.ok()) << added;
   EXPECT_EQ(Read<float>(*c_), std::vector<float>{15});
 }
 
