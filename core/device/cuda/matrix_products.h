@@ -69,8 +69,9 @@ class MatrixProducts {
 
   // Adds a product to the stream, which is one of the device. Errors, all of which mean that
   // nothing was added: FAILED_PRECONDITION if there is no cublasLt (see LoadCublasLt);
-  // RESOURCE_EXHAUSTED if the device has no room for the product's workspace; UNAVAILABLE if the
-  // device is lost; INTERNAL naming the product and cublasLt's error for all others.
+  // RESOURCE_EXHAUSTED if the device has no room for the product's workspace, or the GPU none for
+  // the library besides the budget; UNAVAILABLE if the device is lost; INTERNAL naming the product
+  // and cublasLt's error for all others.
   absl::Status Add(CudaStream& stream, const MatrixProduct& product);
 
  private:
