@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include <future>
+#include <limits>
 #include <memory>
 #include <string>
 #include <thread>
@@ -121,7 +122,31 @@ TEST_F(CudaFaultsTest, ABudgetBeyondTheFreeMemoryIsRefused) {
 TEST_F(CudaFaultsTest, WithoutABudgetItIsNineTenthsOfWhatIsFree) {
   const auto device = OpenCudaDevice({});
   ASSERT_TRUE(device.ok()) << device.status();
-  EXPECT_EQ((*device)->budget_bytes(), (size_t{1} << 20) / 10 * 9);
+  constexpr size_t kFree = size_t{1} << 20;
+  EXPECT_EQ((*device)->budget_bytes(), kFree / 10 * 9 / kFakePoolUnit * kFakePoolUnit);
+}
+
+// It must not be rounded up to 0 bytes, of which the GPU has enough.
+TEST_F(CudaFaultsTest, TheLargestBudgetIsRefused) {
+  CudaDeviceOptions options;
+  options.budget_bytes = std::numeric_limits<size_t>::max();
+  EXPECT_EQ(OpenCudaDevice(options).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(LivingFakeObjects(), 0);
+}
+
+// The GPU has exactly the budget's bytes, and the pool takes whole units.
+TEST_F(CudaFaultsTest, ABudgetIsRoundedDownToWhatThePoolTakes) {
+  FakeMachine machine;
+  machine.memory_bytes = 8 * kFakePoolUnit - 1;
+  ResetFakeCuda(machine);
+  CudaDeviceOptions options;
+  options.budget_bytes = machine.memory_bytes;
+  const auto device = OpenDevice(options);
+  EXPECT_EQ(device->budget_bytes(), 7 * kFakePoolUnit);
+  options.index = 1;
+  options.budget_bytes = kFakePoolUnit - 1;
+  EXPECT_EQ(OpenDevice(options)->memory().Allocate(1).status().code(),
+            absl::StatusCode::kResourceExhausted);
 }
 
 TEST_F(CudaFaultsTest, PinnedMemoryFollowsTheBudgetUnlessItsSizeIsGiven) {
@@ -204,7 +229,7 @@ TEST_F(CudaFaultsTest, AnAllocationOnAFullGpuNamesNeedBudgetAndUse) {
   const auto refused = device->memory().Allocate(4000);
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(refused.status().message(),
-              HasSubstr("cuda:0 has no room for 4000 bytes more: 0 bytes of its budget of 5000 are "
+              HasSubstr("cuda:0 has no room for 4000 bytes more: 0 bytes of its budget of 4608 are "
                         "in use, but the GPU is full"));
   EXPECT_EQ(device->used_bytes(), 0u);
 }
