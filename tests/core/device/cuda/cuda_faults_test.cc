@@ -392,6 +392,24 @@ TEST_F(CudaFaultsTest, ACopyFromALostDeviceNamesThatDevice) {
   EXPECT_TRUE(two->health().ok());
 }
 
+// Neither device is lost before these calls fail, so the one whose stream was called is the one to
+// be lost.
+TEST_F(CudaFaultsTest, ACallThatFailsDoesNotLoseTheOtherDevice) {
+  for (const bool copies : {true, false}) {
+    ResetFakeCuda();
+    const auto one = OpenDevice(), two = SecondDevice();
+    Stream& to = two->default_stream();
+    const auto source = NewInts(one->default_stream(), 10), target = NewInts(to, 10);
+    const auto event = RecordOn(one->default_stream());
+    FailNextCall(copies ? "cudaMemcpyPeerAsync" : "cudaStreamWaitEvent", cudaErrorUnknown);
+    ExpectLost(copies ? to.CopyFrom(target->data(), *one, source->data(), source->size())
+                      : to.WaitFor(event),
+               "cuda:1");
+    EXPECT_TRUE(one->health().ok()) << copies;
+    ExpectLost(two->health(), "cuda:1");
+  }
+}
+
 TEST_F(CudaFaultsTest, TheLossOfADeviceEndsWaitsForIt) {
   const auto one = OpenDevice(), two = SecondDevice();
   Stream& lost = one->default_stream();
