@@ -307,6 +307,19 @@ TEST_F(CudaFaultsTest, ACompletionAtTheEndOfItsDeviceIsRefusedMemory) {
   EXPECT_THAT(refused.message(), HasSubstr("cuda:0 allocates nothing more"));
 }
 
+// No code of psd does that (Event::OnPassed), but a mistake must not end the process.
+TEST_F(CudaFaultsTest, ACompletionThatDropsTheLastReferenceEndsItsDevice) {
+  auto device = OpenDevice();
+  Stream& stream = device->default_stream();
+  auto block = NewInts(stream, 10);
+  std::promise<void> dropped;
+  RecordOn(stream)->OnPassed([last = std::move(block), released = dropped.get_future().share()](
+                                 const absl::Status& /*result*/) { released.wait(); });
+  device.reset();
+  dropped.set_value();
+  while (LivingFakeObjects() > 0) std::this_thread::yield();
+}
+
 TEST_F(CudaFaultsTest, TheSuiteSaysWhatALostDeviceRefused) {
   const auto device = OpenDevice();
   static_cast<void>(device->context().Lose("an illegal access"));
