@@ -36,44 +36,47 @@ void ExpectLost(const absl::Status& status, const std::string& device) {
   EXPECT_THAT(status.message(), HasSubstr(device + " is lost: "));
 }
 
-TEST_F(CudaFaultsTest, TheFakeShowsAMissingWait) {
-  const auto device = OpenDevice();
+// A block of one stream, which is being filled, and another stream.
+struct TwoStreams {
+  // Frees the block, and has its memory used again: for an allocation that finds no memory, the
+  // fake frees first, and then does all other work.
+  void FreeAndUseAgain() {
+    block.reset();
+    FailNextCall("cudaMallocFromPoolAsync", cudaErrorMemoryAllocation);
+    NewInts(one, 10);
+  }
+
+  const std::shared_ptr<CudaDevice> device = OpenDevice();
+  Stream& one = device->default_stream();
   Stream& two = **device->AddStream();
-  const auto block = NewInts(device->default_stream(), 10);
-  const auto source = StartFilling(device->default_stream(), *block, 5);
-  const auto read = StartReading(two, *block);
-  ASSERT_TRUE(RecordOn(two)->Wait().ok());
+  std::shared_ptr<Block> block = NewInts(one, 10);
+  const std::shared_ptr<Block> source = StartFilling(one, *block, 5);
+};
+
+TEST_F(CudaFaultsTest, TheFakeShowsAMissingWait) {
+  TwoStreams on;
+  const auto read = StartReading(on.two, *on.block);
+  ASSERT_TRUE(RecordOn(on.two)->Wait().ok());
   EXPECT_NE(Ints(*read), std::vector<int>(10, 5));
 }
 
 TEST_F(CudaFaultsTest, TheFakeShowsAUseThatWasNotDeclared) {
-  const auto device = OpenDevice();
-  Stream& one = device->default_stream();
-  Stream& two = **device->AddStream();
-  auto block = NewInts(one, 10);
-  const auto source = StartFilling(one, *block, 5);
-  ASSERT_TRUE(two.WaitFor(RecordOn(one)).ok());
-  const auto read = StartReading(two, *block);
-  block.reset();
-  ASSERT_TRUE(RecordOn(one)->Wait().ok());
-  ASSERT_TRUE(RecordOn(two)->Wait().ok());
+  TwoStreams on;
+  ASSERT_TRUE(on.two.WaitFor(RecordOn(on.one)).ok());
+  const auto read = StartReading(on.two, *on.block);
+  on.block.reset();
+  ASSERT_TRUE(RecordOn(on.one)->Wait().ok());
+  ASSERT_TRUE(RecordOn(on.two)->Wait().ok());
   EXPECT_NE(Ints(*read), std::vector<int>(10, 5));
 }
 
-// The fake does all work for an allocation that finds no memory, and frees first.
 TEST_F(CudaFaultsTest, MemoryIsFreedBehindTheWorkOfAllStreamsThatUseIt) {
-  const auto device = OpenDevice();
-  Stream& one = device->default_stream();
-  Stream& two = **device->AddStream();
-  auto block = NewInts(one, 10);
-  const auto source = StartFilling(one, *block, 5);
-  ASSERT_TRUE(two.WaitFor(RecordOn(one)).ok());
-  ASSERT_TRUE(two.AlsoUses(*block).ok());
-  const auto read = StartReading(two, *block);
-  ASSERT_TRUE(RecordOn(one)->Wait().ok());
-  block.reset();
-  FailNextCall("cudaMallocFromPoolAsync", cudaErrorMemoryAllocation);
-  NewInts(one, 10);
+  TwoStreams on;
+  ASSERT_TRUE(on.two.WaitFor(RecordOn(on.one)).ok());
+  ASSERT_TRUE(on.two.AlsoUses(*on.block).ok());
+  const auto read = StartReading(on.two, *on.block);
+  ASSERT_TRUE(RecordOn(on.one)->Wait().ok());
+  on.FreeAndUseAgain();
   EXPECT_EQ(Ints(*read), std::vector<int>(10, 5));
 }
 
@@ -258,38 +261,26 @@ TEST_F(CudaFaultsTest, WorkWithoutRoomForItsTableAnywhereIsRefused) {
 }
 
 TEST_F(CudaFaultsTest, AWaitForUsersThatFailsDropsNone) {
-  const auto device = OpenDevice();
-  Stream& one = device->default_stream();
-  Stream& two = **device->AddStream();
-  auto block = NewInts(one, 10);
-  const auto source = StartFilling(one, *block, 5);
-  ASSERT_TRUE(two.WaitFor(RecordOn(one)).ok());
-  ASSERT_TRUE(two.AlsoUses(*block).ok());
-  const auto read = StartReading(two, *block);
-  ASSERT_TRUE(RecordOn(one)->Wait().ok());
+  TwoStreams on;
+  ASSERT_TRUE(on.two.WaitFor(RecordOn(on.one)).ok());
+  ASSERT_TRUE(on.two.AlsoUses(*on.block).ok());
+  const auto read = StartReading(on.two, *on.block);
+  ASSERT_TRUE(RecordOn(on.one)->Wait().ok());
   FailNextCall("cudaStreamWaitEvent", cudaErrorMemoryAllocation);
-  EXPECT_EQ(one.WaitForUsers(*block).code(), absl::StatusCode::kResourceExhausted);
-  block.reset();
-  FailNextCall("cudaMallocFromPoolAsync", cudaErrorMemoryAllocation);
-  NewInts(one, 10);  // frees first, and then does all other work
+  EXPECT_EQ(on.one.WaitForUsers(*on.block).code(), absl::StatusCode::kResourceExhausted);
+  on.FreeAndUseAgain();
   EXPECT_EQ(Ints(*read), std::vector<int>(10, 5));
 }
 
 TEST_F(CudaFaultsTest, AUseThatIsDeclaredDuringAWaitForUsersIsKept) {
-  const auto device = OpenDevice();
-  Stream& one = device->default_stream();
-  Stream& two = **device->AddStream();
-  auto block = NewInts(one, 10);
-  const auto source = StartFilling(one, *block, 5);
-  ASSERT_TRUE(two.WaitFor(RecordOn(one)).ok());
-  ASSERT_TRUE(two.AlsoUses(*block).ok());
-  DuringNextCall("cudaStreamWaitEvent", [&] { EXPECT_TRUE(two.AlsoUses(*block).ok()); });
-  ASSERT_TRUE(one.WaitForUsers(*block).ok());
-  const auto read = StartReading(two, *block);
-  ASSERT_TRUE(RecordOn(one)->Wait().ok());
-  block.reset();
-  FailNextCall("cudaMallocFromPoolAsync", cudaErrorMemoryAllocation);
-  NewInts(one, 10);  // frees first, and then does all other work
+  TwoStreams on;
+  ASSERT_TRUE(on.two.WaitFor(RecordOn(on.one)).ok());
+  ASSERT_TRUE(on.two.AlsoUses(*on.block).ok());
+  DuringNextCall("cudaStreamWaitEvent", [&] { EXPECT_TRUE(on.two.AlsoUses(*on.block).ok()); });
+  ASSERT_TRUE(on.one.WaitForUsers(*on.block).ok());
+  const auto read = StartReading(on.two, *on.block);
+  ASSERT_TRUE(RecordOn(on.one)->Wait().ok());
+  on.FreeAndUseAgain();
   EXPECT_EQ(Ints(*read), std::vector<int>(10, 5));
 }
 
@@ -389,16 +380,20 @@ TEST_F(CudaFaultsTest, DevicesWaitForEachOtherAndCopyDirectly) {
   EXPECT_EQ(to.AlsoUses(*source).code(), absl::StatusCode::kInvalidArgument);
 }
 
-// CUDA has seen the loss, and psd has not.
+// Lets the device do its work. What fails there has been seen by CUDA then, but not by psd.
+void RunUnseen(CudaDevice& device) {
+  cudaSetDevice(device.context().index());
+  cudaStreamSynchronize(device.default_stream().handle());
+  cudaGetLastError();
+}
+
 TEST_F(CudaFaultsTest, ACopyFromALostDeviceNamesThatDevice) {
   const auto one = OpenDevice(), two = SecondDevice();
   const auto source = NewInts(one->default_stream(), 10);
   const auto target = NewInts(two->default_stream(), 10);
   FailNextOperation(0, cudaErrorLaunchFailure);
   const auto filling = StartFilling(one->default_stream(), *source, 5);
-  cudaSetDevice(0);
-  cudaStreamSynchronize(one->default_stream().handle());
-  cudaGetLastError();
+  RunUnseen(*one);
   ASSERT_TRUE(one->health().ok());
   ExpectLost(two->default_stream().CopyFrom(target->data(), *one, source->data(), 40), "cuda:0");
   ExpectLost(one->health(), "cuda:0");
@@ -431,9 +426,7 @@ TEST_F(CudaFaultsTest, TheLossOfADeviceEndsWaitsForIt) {
   FailNextOperation(0, cudaErrorLaunchFailure);
   const auto source = StartFilling(lost, *block, 5);
   const auto late = RecordOn(lost);
-  cudaSetDevice(0);
-  cudaStreamSynchronize(one->default_stream().handle());  // psd has not seen the loss yet
-  cudaGetLastError();
+  RunUnseen(*one);
   EXPECT_TRUE(two->default_stream().WaitFor(late).ok());
   ExpectLost(late->Wait(), "cuda:0");
   FailNextCall("cudaStreamWaitEvent", cudaErrorInvalidValue);  // not called any more
