@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
-#include <memory>
 #include <random>
 #include <string>
 #include <type_traits>
@@ -38,7 +37,6 @@ using kernels::RowSgdOptions;
 using kernels::SparseAdamOptions;
 using testing::DeviceCopy;
 using testing::KernelsLaunched;
-using testing::NewKernelDevice;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr size_t kTableRows = 40;
@@ -219,8 +217,10 @@ void StepOnDevice(Device& device, const DeviceKernel<Options>& kernel, const Ste
   table.state[1] = second.Read();
 }
 
-class DeviceRowTest : public ::testing::TestWithParam<uint64_t> {
+class DeviceRowTest : public testing::KernelDeviceTest {
  protected:
+  DeviceRowTest() : KernelDeviceTest(testing::DeviceRowKernels()) {}
+
   template <typename T, typename Options, typename OnCpu>
   void CompareAs(const DeviceKernel<Options>& on_device, const OnCpu& on_cpu, bool exact,
                  double ulps) {
@@ -244,12 +244,6 @@ class DeviceRowTest : public ::testing::TestWithParam<uint64_t> {
     CompareAs<float>(on_device, on_cpu, false, ulps);
     CompareAs<double>(on_device, on_cpu, false, ulps);
   }
-
-  void SetUp() override {
-    if (device_ == nullptr) GTEST_SKIP() << "this machine has no GPU";
-  }
-
-  const std::shared_ptr<Device> device_ = NewKernelDevice(testing::DeviceRowKernels(), GetParam());
 };
 
 INSTANTIATE_TEST_SUITE_P(Seeds, DeviceRowTest, ::testing::Values(0, 1, 2));
