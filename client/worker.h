@@ -247,7 +247,9 @@ class Worker {
   // Fetches values, in the order of `rrefs`. Tensors arrive as variables. In a context, backward
   // sends the gradients of those that require grad back to their owner; without a context, and
   // under a NoGradGuard, they are constants. There is one exchange per owner, and all parameters of
-  // one owner come from the same moment between two steps.
+  // one owner come from the same moment between two steps. Tensors of an owner on the same host are
+  // lent by it: as long as one of them is kept, even a small one, the owner keeps everything that
+  // came with it. To keep a part for long, keep its Clone.
   // Errors: INVALID_ARGUMENT if the form that returns variables meets a value that is no tensor.
   absl::StatusOr<std::vector<Variable>> ToHere(const std::vector<RRef>& rrefs,
                                                const Context& context);
@@ -263,7 +265,7 @@ class Worker {
 
   // Fetches parameters as plain tensors with the numbers of their versions, for a trainer that
   // computes in another framework. Its gradients come back by Context::PushGradient. Nothing is
-  // recorded in a context.
+  // recorded in a context. The tensors are lent as those of ToHere are.
   // Errors: INVALID_ARGUMENT for a value that is no parameter, and if `options` names a context.
   absl::StatusOr<std::vector<PulledParameter>> Pull(const std::vector<RRef>& rrefs,
                                                     const CallOptions& options = {});

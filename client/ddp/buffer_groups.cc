@@ -17,6 +17,7 @@ std::vector<size_t> DeviceNumbers(absl::Span<const ReplicatedParameter> paramete
   std::vector<size_t> numbers;
   std::vector<const Device*> devices;
   for (const ReplicatedParameter& parameter : parameters) {
+    if (parameter.expert) continue;
     const auto found = std::find(devices.begin(), devices.end(), parameter.device);
     numbers.push_back(static_cast<size_t>(found - devices.begin()));
     if (found == devices.end()) devices.push_back(parameter.device);
@@ -71,6 +72,7 @@ std::vector<BufferGroup> GroupForBuffers(absl::Span<const ReplicatedParameter> p
   std::vector<BufferGroup> groups;
   std::vector<std::pair<Device*, DType>> done;
   for (const ReplicatedParameter& parameter : parameters) {
+    if (parameter.expert) continue;  // it may be elsewhere on another rank
     const std::pair<Device*, DType> buffer(parameter.device, parameter.dtype);
     if (std::find(done.begin(), done.end(), buffer) != done.end()) continue;
     done.push_back(buffer);

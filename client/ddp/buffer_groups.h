@@ -33,8 +33,9 @@ struct ReplicatedParameter {
 // the parameter belongs to an expert.
 std::string Description(const ReplicatedParameter& parameter);
 
-// Numbers the devices of the parameters in the order in which they appear, and returns the number
-// of each parameter's device. All replicas must have equal numbers, whatever their devices are.
+// Numbers the devices of all parameters but experts in the order in which they appear, and returns
+// the numbers of these parameters' devices. All replicas must have equal numbers, whatever their
+// devices are. Experts may be anywhere.
 std::vector<size_t> DeviceNumbers(absl::Span<const ReplicatedParameter> parameters);
 
 // Parameters whose gradients are reduced at once.
@@ -52,11 +53,10 @@ int64_t BufferSize(absl::Span<const ReplicatedParameter> parameters, Device* dev
                    int64_t buffer_elements);
 
 // Returns the groups in the order in which they are reduced. There is a buffer of BufferSize
-// elements for each device and dtype, in the order in which these appear. Its parameters that take
-// part are gathered in order. If one does not fit behind those gathered, these are
-// reduced first. A parameter that is larger than the buffer is reduced alone, before those
-// gathered. Frozen parameters and experts take no part.
-// Requires: buffer_elements > 0.
+// elements for each device and dtype, in the order in which these appear, those of experts left
+// out. Its parameters that take part are gathered in order. If one does not fit behind those
+// gathered, these are reduced first. A parameter that is larger than the buffer is reduced alone,
+// before those gathered. Frozen parameters and experts take no part. Requires: buffer_elements > 0.
 std::vector<BufferGroup> GroupForBuffers(absl::Span<const ReplicatedParameter> parameters,
                                          int64_t buffer_elements);
 

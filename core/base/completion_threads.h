@@ -2,17 +2,13 @@
 
 // Threads that wait for devices, so that the threads which add work need not.
 
-#include <deque>
 #include <memory>
-#include <thread>
-#include <vector>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "core/base/device.h"
 #include "core/base/memory_budget.h"
-#include "core/base/mutex.h"
 #include "core/base/stream.h"
 
 namespace psd {
@@ -47,38 +43,19 @@ class CompletionThreads {
   // on the device's thread and may wait for the device. What is passed for one device is called in
   // that order. For other devices than those of the constructor, and after Shutdown, this waits and
   // calls `then` itself, with the MemoryScope of the calling thread.
-  void OnPassed(DeviceEvent event, Then then) PSD_EXCLUDES(mutex_);
+  void OnPassed(DeviceEvent event, Then then);
 
   // Waits until all that was passed to OnPassed has been called, and ends the threads. May be
-  // called again, also while another thread calls it. Requires: none of these threads calls it.
-  void Shutdown() PSD_EXCLUDES(mutex_);
+  // called again, also while another thread calls it. One of these threads may call it too, in
+  // `then`: this call counts as ended then, what is left for its device is called before Shutdown
+  // returns, and the thread ends behind it. It does not wait for another thread that shuts down.
+  void Shutdown();
 
  private:
-  struct Pending {
-    std::shared_ptr<Event> event;
-    Then then;
-  };
-  struct Lane {
-    Device* device = nullptr;
-    std::deque<Pending> queue;
-    CondVar wake;
-    std::thread thread;
-  };
+  class State;
 
-  void Run(Lane& lane) PSD_EXCLUDES(mutex_);
-  // Returns null if the device has none, or if all threads end.
-  Lane* LaneOf(const Device* device) PSD_REQUIRES(mutex_);
-  // Lets the threads end if nothing is left to be called.
-  void EndIfDone() PSD_REQUIRES(mutex_);
-
-  const std::shared_ptr<MemoryAccount> memory_;  // shared; see the constructor
-  absl::Status started_;                         // fixed by the constructor
-  Mutex mutex_;                                  // leaf
-  std::vector<std::unique_ptr<Lane>> lanes_;     // fixed by the constructor; queues under mutex_
-  size_t pending_ PSD_GUARDED_BY(mutex_) = 0;    // that have not been called to their end
-  bool stopping_ PSD_GUARDED_BY(mutex_) = false;
-  bool stopped_ PSD_GUARDED_BY(mutex_) = false;  // the threads have ended
-  CondVar has_stopped_;
+  const std::shared_ptr<State> state_;  // shared with the threads, one of which may outlive this
+  absl::Status started_;                // fixed by the constructor
 };
 
 }  // namespace psd

@@ -22,7 +22,8 @@ namespace psd::kernels::cuda {
 // depends on the current GPU of the thread.
 int GetGroupRowsScratch(size_t size, size_t rows, size_t& bytes);
 // Groups the positions 0 to groups.size - 1 by their ids, which are below `rows`. `scratch` has the
-// size that GetGroupRowsScratch says, and is aligned to 256. Requires: groups.room >= groups.size.
+// size that GetGroupRowsScratch says, and is aligned to 256. Requires: groups.room is not less than
+// the number of different ids.
 int LaunchGroupRows(const int64_t* ids, size_t rows, const DeviceRowGroups& groups, void* scratch,
                     CUstream_st* stream);
 

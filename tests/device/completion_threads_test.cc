@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <memory>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -117,6 +118,28 @@ TEST_F(CompletionThreadsTest, TwoThreadsMayShutDownAtOnceAndBothWait) {
     first.join();
     second.join();
   }
+}
+
+// What is left is called by the end of Shutdown, and what holds up the other device is waited for.
+TEST_F(CompletionThreadsTest, ACompletionMayShutDownAndEndTheThreads) {
+  auto threads = std::make_unique<CompletionThreads>(devices_);
+  std::vector<std::string> called;
+  const auto ended = std::make_shared<Promise<bool>>();  // shared with the thread, which goes on
+  threads->OnPassed({first_.get(), held_}, [&, ended](absl::Status) {
+    threads->OnPassed({first_.get(), held_}, [&](absl::Status) {
+      called.push_back("added");
+      other_->Pass();
+    });
+    threads->Shutdown();
+    called.push_back("shut down");
+    threads.reset();
+    ended->Set(true);
+  });
+  threads->OnPassed({first_.get(), held_}, [&](absl::Status) { called.push_back("left"); });
+  threads->OnPassed({second_.get(), other_}, [&](absl::Status) { called.push_back("other"); });
+  held_->Pass();
+  ASSERT_TRUE(ended->future().Wait().ok());
+  EXPECT_THAT(called, ElementsAre("left", "added", "other", "shut down"));
 }
 
 TEST_F(CompletionThreadsTest, CompletionsAreChargedToTheAccount) {

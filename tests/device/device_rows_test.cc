@@ -12,17 +12,22 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/buffer.h"
 #include "core/base/device.h"
+#include "core/base/kernel_table.h"
+#include "core/base/stream.h"
 #include "core/change/change.h"
 #include "core/change/changes.h"
 #include "core/device/emulated/emulated_device.h"
 #include "core/device_kernels/emulated/operator_kernels.h"
+#include "core/device_kernels/emulated/row_kernels.h"
 #include "core/optim/functional/optimizer_spec.h"
 #include "core/optim/owner/owner_optimizer.h"
 #include "core/optim/parameters/parameter_table.h"
 #include "core/optim/parameters/stepped_parameter.h"
+#include "core/optim/rows/row_kernels.h"
 #include "core/optim/steps/step_request.h"
 #include "core/runtime/runtime.h"
 #include "core/store/rows.h"
@@ -34,6 +39,7 @@
 #include "gtest/gtest.h"
 #include "kernels/instruction_set.h"
 #include "tests/client/test_world.h"
+#include "tests/device/device_owner.h"
 #include "tests/device/owner_steps.h"
 #include "tests/device/stall.h"
 
@@ -89,6 +95,19 @@ std::vector<RowCase> RowCases() {
           {{"sparse_adam", {{"lr", 0.1}}}},
           {{"sparse_adam", {{"lr", 0.1}, {"beta1", 0.5}, {"maximize", 1}}}},
           {{"rowwise_adagrad", {{"lr", 0.1}, {"lr_decay", 0.1}, {"maximize", 1}}}, false}};
+}
+
+// Optimizers with the operations of a step and the allocations for each of its tables.
+struct FailingCase {
+  OptimizerSpec spec;
+  int operations, allocations;
+};
+std::vector<FailingCase> FailingCases() {
+  return {{{"adagrad", {{"lr", 0.1}}}, 7, 3},
+          {{"sparse_adam", {{"lr", 0.1}}}, 7, 3},
+          {{"sgd", {{"lr", 0.1}}}, 7, 3},
+          // The host groups for this one.
+          {{"sgd", {{"lr", 0.1}, {"momentum", 0.9}}}, 2, 1}};
 }
 
 class DeviceRowsTest : public OwnerStepsTest {
@@ -350,61 +369,105 @@ TEST_P(DeviceRowsTest, AStepMayHaveParametersOfTheHost) {
   EXPECT_EQ(optimizer->stats().steps, 1u);
 }
 
-// Each of its seven operations fails in turn: the copy of the gradient, and six kernels.
+// Each of its operations fails in turn: the copy of the gradient, and the kernels.
 TEST_P(DeviceRowsTest, AStepThatFailsOnTheDeviceIsNeitherAnsweredNorDescribed) {
-  int operation = 1;
-  for (;; ++operation) {
-    Restart();
-    const EntryPtr table = NewTableThere("table");
-    const auto optimizer = NewOptimizer("main", adagrad_, {table});
-    device().FailOperation(operation);
-    Answer answer;
-    OwnerStepsTest::Step(*optimizer, Must(optimizer->table().Plan({GradientOf(table, {1, 1}, 3)})),
-                         answer, runtime().ids().Next());
-    Await(answer);
-    if (answer.result.ok()) break;
-    ExpectLost(answer, "");
-    EXPECT_EQ(optimizer->stats().steps, 0u);
-    EXPECT_EQ(optimizer->table()[0].steps(), 0);
-    EXPECT_EQ(journal_->count<optim::StepChange>(), 0u);
-    EXPECT_TRUE(AllPinnedMemoryIsFree());
-    const absl::Status again = Step(*optimizer, {GradientOf(table, {1}, 3)});
-    EXPECT_EQ(again.code(), absl::StatusCode::kUnavailable) << again;
+  for (const FailingCase& each : FailingCases()) {
+    SCOPED_TRACE(each.spec.type);
+    int operation = 1;
+    for (;; ++operation) {
+      Restart();
+      const EntryPtr table = NewTableThere("table");
+      const auto optimizer = NewOptimizer("main", each.spec, {table});
+      const size_t described = journal_->count<optim::StepChange>();
+      device().FailOperation(operation);
+      Answer answer;
+      OwnerStepsTest::Step(*optimizer,
+                           Must(optimizer->table().Plan({GradientOf(table, {1, 1}, 3)})), answer,
+                           runtime().ids().Next());
+      Await(answer);
+      if (answer.result.ok()) break;
+      ExpectLost(answer, "");
+      EXPECT_EQ(optimizer->stats().steps, 0u);
+      EXPECT_EQ(optimizer->table()[0].steps(), 0);
+      EXPECT_EQ(journal_->count<optim::StepChange>(), described);
+      EXPECT_TRUE(AllPinnedMemoryIsFree());
+      const absl::Status again = Step(*optimizer, {GradientOf(table, {1}, 3)});
+      EXPECT_EQ(again.code(), absl::StatusCode::kUnavailable) << again;
+    }
+    EXPECT_EQ(operation, each.operations + 1);
   }
-  EXPECT_EQ(operation, 8);
 }
 
-// Each of its six allocations fails in turn, three for each table.
+// Each of the allocations for its two tables fails in turn.
 TEST_P(DeviceRowsTest, AStepThatFindsNoMemoryChangesNothing) {
-  const EntryPtr far = NewTableThere("far", 1), far2 = NewTableThere("far2", 2);
-  const EntryPtr near = NewTableHere("near", 1), near2 = NewTableHere("near2", 2);
-  const EntryPtr dense = NewParameter("dense", "emu:0", Full(5));
-  const auto on_device = NewOptimizer("on_device", adagrad_, {far, far2, dense});
-  const auto on_cpu = NewOptimizer("on_cpu", adagrad_, {near, near2});
-  const auto gradients = [](const EntryPtr& a, const EntryPtr& b) {
-    return std::vector<ParameterGradient>{GradientOf(a, {1, 5, 1}, 3), GradientOf(b, {2}, 4)};
-  };
-  const auto contents = [&] { return Contents(*on_device, far) + Contents(*on_device, far2); };
-  const std::string before = contents();
-  int allocation = 1;
-  for (;; ++allocation) {
-    std::vector<ParameterGradient> all = gradients(far, far2);
-    all.push_back({dense->id, Full(2), 1});
-    device().FailAllocation(allocation);
-    const absl::Status stepped = Step(*on_device, std::move(all));
-    device().FailAllocation(0);
-    if (stepped.ok()) break;
-    EXPECT_EQ(stepped.code(), absl::StatusCode::kResourceExhausted) << stepped;
-    EXPECT_THAT(std::string(stepped.message()), HasSubstr("emu:0"));
-    EXPECT_EQ(contents(), before);
-    ExpectElements(dense, Full(5));
-    for (size_t i = 0; i < 3; ++i) EXPECT_EQ(on_device->table()[i].steps(), 0);
-    EXPECT_EQ(journal_->count<optim::StepChange>(), 0u);
+  for (const FailingCase& each : FailingCases()) {
+    SCOPED_TRACE(each.spec.type);
+    Restart();
+    const EntryPtr far = NewTableThere("far", 1), far2 = NewTableThere("far2", 2);
+    const EntryPtr near = NewTableHere("near", 1), near2 = NewTableHere("near2", 2);
+    const auto on_device = NewOptimizer("on_device", each.spec, {far, far2});
+    const auto on_cpu = NewOptimizer("on_cpu", each.spec, {near, near2});
+    const size_t described = journal_->count<optim::StepChange>();
+    const auto gradients = [](const EntryPtr& a, const EntryPtr& b) {
+      return std::vector<ParameterGradient>{GradientOf(a, {1, 5, 1}, 3), GradientOf(b, {2}, 4)};
+    };
+    const auto contents = [&] { return Contents(*on_device, far) + Contents(*on_device, far2); };
+    const std::string before = contents();
+    int allocation = 1;
+    for (;; ++allocation) {
+      device().FailAllocation(allocation);
+      const absl::Status stepped = Step(*on_device, gradients(far, far2));
+      device().FailAllocation(0);
+      if (stepped.ok()) break;
+      EXPECT_EQ(stepped.code(), absl::StatusCode::kResourceExhausted) << stepped;
+      EXPECT_THAT(std::string(stepped.message()), HasSubstr("emu:0"));
+      EXPECT_EQ(contents(), before);
+      for (size_t i = 0; i < 2; ++i) EXPECT_EQ(on_device->table()[i].steps(), 0);
+      EXPECT_EQ(journal_->count<optim::StepChange>(), described);
+    }
+    EXPECT_EQ(allocation, 2 * each.allocations + 1);
+    ASSERT_TRUE(Step(*on_cpu, gradients(near, near2)).ok());
+    EXPECT_EQ(on_device->stats().steps, 1u);
+    ExpectSame(contents(), Contents(*on_cpu, near) + Contents(*on_cpu, near2), DType::kF32, true);
   }
-  EXPECT_EQ(allocation, 7);
-  ASSERT_TRUE(Step(*on_cpu, gradients(near, near2)).ok());
-  EXPECT_EQ(on_device->stats().steps, 1u);
-  ExpectSame(contents(), Contents(*on_cpu, near) + Contents(*on_cpu, near2), DType::kF32, true);
+}
+
+TEST_P(DeviceRowsTest, ATableWithoutMemoryForItsStepKeepsDenseParametersToo) {
+  const EntryPtr table = NewTableThere("table");
+  const EntryPtr dense = NewParameter("dense", "emu:0", Full(5));
+  const auto optimizer = NewOptimizer("main", adagrad_, {table, dense});
+  const auto gradients = [&] {
+    return std::vector<ParameterGradient>{GradientOf(table, {1, 5, 1}, 3), {dense->id, Full(2), 1}};
+  };
+  device().FailAllocation(3);
+  const absl::Status refused = Step(*optimizer, gradients());
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted) << refused;
+  ExpectElements(dense, Full(5));
+  for (size_t i = 0; i < 2; ++i) EXPECT_EQ(optimizer->table()[i].steps(), 0);
+  ASSERT_TRUE(Step(*optimizer, gradients()).ok());
+  EXPECT_EQ(dense->parameter->version(), 2u);
+}
+
+// The ids, the values and the scratch are as many as the entries, but the groups that the device
+// finds are not more than the rows.
+TEST_P(DeviceRowsTest, RepeatedIdsNeedNoMemoryForGroups) {
+  constexpr size_t kEntries = 3000, kOfEach = 64;
+  const EntryPtr there = NewTableThere("there"), here = NewTableHere("here");
+  const auto on_device = NewOptimizer("on_device", adagrad_, {there});
+  const auto on_cpu = NewOptimizer("on_cpu", adagrad_, {here});
+  std::vector<int64_t> ids(kEntries);
+  for (size_t i = 0; i < kEntries; ++i) ids[i] = static_cast<int64_t>(i * 7 % kRows);
+  constexpr size_t kValues = kEntries * 3 * sizeof(float), kIds = kEntries * sizeof(int64_t),
+                   kPositions = kEntries * sizeof(uint32_t), kScratch = kIds + kPositions,
+                   kGroups = kRows * (sizeof(int64_t) + sizeof(uint32_t));
+  const size_t room =
+      kValues + kIds + kPositions + kScratch + kGroups + 8 * kOfEach;  // each array is aligned
+  const auto rest =
+      Must(device().memory().Allocate(device().budget_bytes() - device().used_bytes() - room));
+  const absl::Status stepped = Step(*on_device, {GradientOf(there, ids, 3)});
+  ASSERT_TRUE(stepped.ok()) << stepped;
+  ASSERT_TRUE(Step(*on_cpu, {GradientOf(here, ids, 3)}).ok());
+  ExpectSame(Contents(*on_device, there), Contents(*on_cpu, here), DType::kF32, true);
 }
 
 // The copies of the gradient then wait for the device.
@@ -428,6 +491,33 @@ TEST_P(DeviceRowsTest, AStepLeavesNoMemoryBehind) {
   const size_t used = device().used_bytes();
   ASSERT_TRUE(Step(*optimizer, {GradientOf(table, {1, 2, 1}, 3)}).ok());
   EXPECT_EQ(device().used_bytes(), used);
+}
+
+// As a GPU that has no memory left when it is asked.
+absl::StatusOr<size_t> RefuseScratch(Stream* stream, size_t /*size*/, size_t /*rows*/) {
+  return absl::ResourceExhaustedError("no memory on " + stream->device().name());
+}
+
+TEST_P(DeviceRowsTest, ADeviceThatCannotTellTheScratchIsNotLost) {
+  const KernelTable rows = emulated::RowKernels();
+  EmulatedDeviceOptions options;
+  options.seed = GetParam();
+  options.kernels = emulated::OperatorKernels();
+  options.kernels.Add(optim::kAdagradRows, rows.Find(optim::kAdagradRows));
+  options.kernels.Add(optim::kGroupRows, rows.Find(optim::kGroupRows));
+  options.kernels.Add(optim::kGroupRowsScratch, RefuseScratch);
+  host_.reset();
+  host_ = std::make_unique<DeviceOwner>("owner", Must(EmulatedDevice::Create(1, options))[0],
+                                        Options());
+  const EntryPtr table = NewTableThere("table");
+  const auto optimizer = NewOptimizer("main", adagrad_, {table});
+  const std::string before = Contents(*optimizer, table);
+  const absl::Status refused = Step(*optimizer, {GradientOf(table, {1, 5, 1}, 3)});
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("no memory on emu:0"));
+  EXPECT_TRUE(device().health().ok());
+  EXPECT_EQ(Contents(*optimizer, table), before);
+  EXPECT_EQ(optimizer->table()[0].steps(), 0);
 }
 
 TEST(DeviceWithoutRowKernelsTest, ItsTablesHaveNoOptimizer) {

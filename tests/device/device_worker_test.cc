@@ -190,47 +190,74 @@ TEST_P(DeviceWorkerTest, AProgramOverBothPlacesNamesThem) {
   EXPECT_THAT(Text(mixed), AllOf(HasSubstr("Add"), HasSubstr("emu:0"), HasSubstr("cpu")));
 }
 
+// An owner with a trainer, and a disk for what they save. `own`: the owner writes it itself.
+class SavingWorld {
+ public:
+  explicit SavingWorld(bool own) : host_("owner", Options(own)) {}
+
+  Worker& trainer() { return *trainer_; }
+  RRef Make(const std::string& name, const Shape& shape, bool rows) {
+    CreateOptions on_device;
+    on_device.requires_grad = true;
+    on_device.rows = rows;
+    on_device.device = "emu:0";
+    return Must(trainer_->GetOrCreate("owner", name, Uniform(shape, -1, 1, 7), on_device));
+  }
+  void Save() {
+    SaveOptions saving;
+    saving.dir = "saves";
+    saving.files = disk_;
+    Must(SaveModel(*trainer_, saving));
+  }
+  void Load() {
+    LoadOptions loading;
+    loading.dir = "saves";
+    loading.files = disk_;
+    Must(LoadModel(*trainer_, loading));
+  }
+
+ private:
+  worker::RuntimeOptions Options(bool own) const {
+    worker::RuntimeOptions options;
+    if (own) options.checkpoint_root = std::make_shared<checkpoint::FakeRoot>(disk_);
+    return options;
+  }
+
+  const std::shared_ptr<checkpoint::FakeFileSystem> disk_ =
+      std::make_shared<checkpoint::FakeFileSystem>();
+  DeviceOwner host_;
+  const std::unique_ptr<Worker> trainer_ = StartTrainer("trainer", {host_.owner().address()});
+};
+
 class DeviceSaveTest : public ::testing::TestWithParam<bool> {};
 
 INSTANTIATE_TEST_SUITE_P(Ways, DeviceSaveTest, ::testing::Bool(),
                          [](const auto& way) { return way.param ? "Own" : "Streamed"; });
 
 TEST_P(DeviceSaveTest, SavesAndLoads) {
-  const auto disk = std::make_shared<checkpoint::FakeFileSystem>();
-  worker::RuntimeOptions options;
-  if (GetParam()) options.checkpoint_root = std::make_shared<checkpoint::FakeRoot>(disk);
-  DeviceOwner host("owner", options);
-  auto trainer = StartTrainer("trainer", {host.owner().address()});
-  CreateOptions on_device;
-  on_device.requires_grad = true;
-  on_device.device = "emu:0";
-  const RRef w = Must(trainer->GetOrCreate("owner", "w", Uniform({40}, -1, 1, 7), on_device));
-  auto optimizer = Must(DistributedOptimizer::Create(*trainer, "main", Adam{0.1}, {w}));
+  SavingWorld world(GetParam());
+  Worker& trainer = world.trainer();
+  const RRef w = world.Make("w", {40}, /*rows=*/false);
+  auto optimizer = Must(DistributedOptimizer::Create(trainer, "main", Adam{0.1}, {w}));
   const auto step = [&] {
-    Context context = Must(trainer->NewContext());
-    const Variable here = Must(trainer->ToHere({w}, context))[0];
+    Context context = Must(trainer.NewContext());
+    const Variable here = Must(trainer.ToHere({w}, context))[0];
     ASSERT_TRUE(context.Backward({Sum(here * here)}).ok());
     ASSERT_TRUE(optimizer->Step(context).ok());
   };
   step();
   step();
-  SaveOptions saving;
-  saving.dir = "saves";
-  saving.files = disk;
-  Must(SaveModel(*trainer, saving));
-  const std::vector<float> saved = Read(*trainer, w);
+  world.Save();
+  const std::vector<float> saved = Read(trainer, w);
   step();
-  const std::vector<float> later = Read(*trainer, w);
+  const std::vector<float> later = Read(trainer, w);
 
-  LoadOptions loading;
-  loading.dir = "saves";
-  loading.files = disk;
-  Must(LoadModel(*trainer, loading));
-  EXPECT_EQ(Read(*trainer, w), saved);
-  optimizer = Must(DistributedOptimizer::Create(*trainer, "main", Adam{0.1}, {w}));
+  world.Load();
+  EXPECT_EQ(Read(trainer, w), saved);
+  optimizer = Must(DistributedOptimizer::Create(trainer, "main", Adam{0.1}, {w}));
   step();  // needs the state too
-  EXPECT_EQ(Read(*trainer, w), later);
-  EXPECT_THAT(Must(trainer->List("owner", "w"))[0].kind, HasSubstr("on emu:0"));
+  EXPECT_EQ(Read(trainer, w), later);
+  EXPECT_THAT(Must(trainer.List("owner", "w"))[0].kind, HasSubstr("on emu:0"));
 }
 
 // The state comes back too. With momentum, the rows that have some of it move without a gradient.
@@ -241,47 +268,34 @@ TEST_P(DeviceSaveTest, SavesAndLoadsTables) {
                                             {"sparse_adam", {{"lr", 0.1}}}};
   for (const OptimizerSpec& spec : specs) {
     SCOPED_TRACE(spec.type);
-    const auto disk = std::make_shared<checkpoint::FakeFileSystem>();
-    worker::RuntimeOptions options;
-    if (GetParam()) options.checkpoint_root = std::make_shared<checkpoint::FakeRoot>(disk);
-    DeviceOwner host("owner", options);
-    auto trainer = StartTrainer("trainer", {host.owner().address()});
-    CreateOptions on_device;
-    on_device.requires_grad = on_device.rows = true;
-    on_device.device = "emu:0";
-    const RRef table =
-        Must(trainer->GetOrCreate("owner", "table", Uniform({10, 3}, -1, 1, 7), on_device));
-    auto optimizer = Must(DistributedOptimizer::Create(*trainer, "main", spec, {table}));
+    SavingWorld world(GetParam());
+    Worker& trainer = world.trainer();
+    const RRef table = world.Make("table", {10, 3}, /*rows=*/true);
+    auto optimizer = Must(DistributedOptimizer::Create(trainer, "main", spec, {table}));
     const auto step = [&](const std::vector<int64_t>& ids) {
-      Context context = Must(trainer->NewContext());
+      Context context = Must(trainer.NewContext());
       const auto count = static_cast<int64_t>(ids.size());
       const Tensor numbers = Tensor::Of<int64_t>({count}, ids);
-      const Variable rows = Must(trainer->LookUpRows({{table, numbers}}, context))[0];
+      const Variable rows = Must(trainer.LookUpRows({{table, numbers}}, context))[0];
       ASSERT_TRUE(context.Backward({Sum(rows * rows)}).ok());
       const absl::Status stepped = optimizer->Step(context);
       ASSERT_TRUE(stepped.ok()) << stepped;
     };
     const auto rows = [&] {
       const Tensor ids = Tensor::Of<int64_t>({10}, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9});
-      return Elements(Must(trainer->LookUpRows({{table, ids}}))[0].tensor());
+      return Elements(Must(trainer.LookUpRows({{table, ids}}))[0].tensor());
     };
     step({1, 5, 1});
     step({5, 9});
-    SaveOptions saving;
-    saving.dir = "saves";
-    saving.files = disk;
-    Must(SaveModel(*trainer, saving));
+    world.Save();
     const std::vector<float> saved = rows();
     step({1, 2});
     const std::vector<float> later = rows();
     step({0, 7});
 
-    LoadOptions loading;
-    loading.dir = "saves";
-    loading.files = disk;
-    Must(LoadModel(*trainer, loading));
+    world.Load();
     EXPECT_EQ(rows(), saved);
-    optimizer = Must(DistributedOptimizer::Create(*trainer, "main", spec, {table}));
+    optimizer = Must(DistributedOptimizer::Create(trainer, "main", spec, {table}));
     step({1, 2});
     EXPECT_EQ(rows(), later);
   }

@@ -40,6 +40,11 @@ absl::Status CudaContext::Probe(CUstream_st* stream, absl::string_view operation
   return error == cudaErrorNotReady ? absl::OkStatus() : Check(error, operation);
 }
 
+size_t CudaContext::FreeBytes() {
+  size_t free = 0, total = 0;
+  return Check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo").ok() ? free : 0;
+}
+
 absl::Status CudaContext::Lose(absl::string_view reason) {
   {
     MutexLock lock(mutex_);

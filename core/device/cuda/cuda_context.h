@@ -3,6 +3,7 @@
 // The state that the parts of one CUDA device share: whether it is lost, and its events.
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -43,8 +44,13 @@ class CudaContext : public std::enable_shared_from_this<CudaContext> {
   // could mistake for its own (cudaGetLastError).
   absl::Status Check(int error, absl::string_view operation);
   // As Check, for a call about which only `stream`, one of this device, can tell whether it lost
-  // the device. OK if it did not. Requires: the device is the current one of this thread.
+  // the device; null is CUDA's own default stream. OK if it did not. Requires: the device is the
+  // current one of this thread.
   absl::Status Probe(CUstream_st* stream, absl::string_view operation);
+
+  // The bytes that are free on the GPU, for errors. 0 if CUDA cannot tell. Requires: the device is
+  // the current one of this thread.
+  size_t FreeBytes();
 
   // The device is lost from now on. Returns health(), which names the first reason.
   absl::Status Lose(absl::string_view reason);

@@ -58,8 +58,13 @@ absl::Status CudaStream::WaitForMark(const Mark& mark) {
 
 CudaContext& CudaStream::BlamedFor(int error, CudaContext& other) {
   CudaContext& own = device_.context();
-  const bool own_is_lost = !own.Probe(handle_, "work that was added earlier").ok();
-  return cuda::KindOf(error) == cuda::ErrorKind::kLost && !own_is_lost ? other : own;
+  if (!own.Probe(handle_, "work that was added earlier").ok() ||
+      cuda::KindOf(error) != cuda::ErrorKind::kLost)
+    return own;
+  // Any call that concerns a lost device fails. One of which CUDA reports nothing must not be lost
+  // for what another one did.
+  if (other.Enter().ok()) static_cast<void>(other.FreeBytes());
+  return other.health().ok() ? own : other;
 }
 
 absl::StatusOr<std::shared_ptr<Block>> CudaStream::Allocate(size_t bytes) {

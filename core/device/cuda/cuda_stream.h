@@ -75,7 +75,7 @@ class CudaStream : public Stream {
   // Keeps the block until all work is done that has been added.
   absl::Status Keep(std::shared_ptr<Block> pinned);
   // Returns the context of the device that `error` concerns, of a call for this stream and for
-  // another device.
+  // another device. The other one is blamed only if CUDA says that it is lost.
   cuda::CudaContext& BlamedFor(int error, cuda::CudaContext& other);
 
   CudaDevice& device_;

@@ -33,12 +33,6 @@ size_t TakenBytes(size_t bytes) {
   return (std::max<size_t>(bytes, 1) + kPoolUnit - 1) / kPoolUnit * kPoolUnit;
 }
 
-// The free bytes of the current device, for errors. 0 if CUDA cannot tell.
-size_t FreeBytes() {
-  size_t free = 0, total = 0;
-  return cudaMemGetInfo(&free, &total) == cudaSuccess ? free : 0;
-}
-
 absl::StatusOr<cudaMemPool_t> NewPool(CudaContext& context) {
   cudaMemPoolProps properties = {};
   properties.allocType = cudaMemAllocationTypePinned;
@@ -67,6 +61,7 @@ absl::StatusOr<std::unique_ptr<DeviceMemory>> DeviceMemory::Create(
     PSD_RETURN_IF_ERROR(context->Check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo"));
     budget_bytes = BudgetOf(free);
   }
+  budget_bytes = budget_bytes / kPoolUnit * kPoolUnit;
   cudaStream_t freeing = nullptr;
   PSD_RETURN_IF_ERROR(context->Check(cudaStreamCreateWithFlags(&freeing, cudaStreamNonBlocking),
                                      "cudaStreamCreateWithFlags"));
@@ -90,14 +85,15 @@ DeviceMemory::~DeviceMemory() {
 
 // Allocates the budget and frees it. The pool keeps the memory.
 absl::Status DeviceMemory::Reserve() {
+  if (budget_bytes_ == 0) return absl::OkStatus();
   void* all = nullptr;
-  const int error = cudaMallocFromPoolAsync(&all, TakenBytes(budget_bytes_), pool_, freeing_);
+  const int error = cudaMallocFromPoolAsync(&all, budget_bytes_, pool_, freeing_);
   const absl::Status reserved =
       context_->Check(error, absl::StrCat("the budget of ", budget_bytes_, " bytes"));
   if (absl::IsResourceExhausted(reserved))
     return WithRemedy(absl::ResourceExhaustedError(absl::StrCat(
                           context_->name(), " cannot reserve its budget of ", budget_bytes_,
-                          " bytes: ", FreeBytes(), " bytes are free on the GPU")),
+                          " bytes: ", context_->FreeBytes(), " bytes are free on the GPU")),
                       "lower the budget, or end other programs that use the GPU");
   PSD_RETURN_IF_ERROR(reserved);
   PSD_RETURN_IF_ERROR(context_->Check(cudaFreeAsync(all, freeing_), "cudaFreeAsync"));

@@ -31,7 +31,8 @@ namespace psd::cuda {
 // takes for it. Thread-safe.
 class DeviceMemory {
  public:
-  // With `budget_bytes` 0, the budget is nine tenths of what is free on the GPU.
+  // With `budget_bytes` 0, the budget is nine tenths of what is free on the GPU. It is rounded down
+  // to 512 bytes.
   // Errors: RESOURCE_EXHAUSTED naming the budget and what is free.
   static absl::StatusOr<std::unique_ptr<DeviceMemory>> Create(std::shared_ptr<CudaContext> context,
                                                               size_t budget_bytes);

@@ -2,11 +2,13 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <type_traits>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "core/base/buffer.h"
+#include "core/base/device.h"
 #include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/device/cuda/cublas_lt.h"
@@ -43,7 +45,13 @@ class MatrixProducts::Library {
     PSD_ASSIGN_OR_RETURN(const CublasLt lt, LoadCublasLt(context->name(), file));
     PSD_RETURN_IF_ERROR(context->Enter());
     std::unique_ptr<Library> library(new Library(std::move(context), lt));
-    PSD_RETURN_IF_ERROR(library->Check(lt.Create(&library->handle_), stream, "cublasLtCreate"));
+    const cublasStatus_t created = lt.Create(&library->handle_);
+    // This is also what it returns when a call of CUDA fails in it, for example for want of memory.
+    if (created == CUBLAS_STATUS_NOT_INITIALIZED) {
+      PSD_RETURN_IF_ERROR(library->context_->Probe(stream.handle(), "cublasLtCreate"));
+      return library->NoMemoryFor("cublasLtCreate", created, stream);
+    }
+    PSD_RETURN_IF_ERROR(library->Check(created, stream, "cublasLtCreate"));
     return library;
   }
   ~Library() {
@@ -60,20 +68,29 @@ class MatrixProducts::Library {
   absl::Status Check(cublasStatus_t status, CudaStream& stream, absl::string_view operation) const {
     if (status == CUBLAS_STATUS_SUCCESS) return absl::OkStatus();
     PSD_RETURN_IF_ERROR(context_->Probe(stream.handle(), operation));
-    const std::string error =
-        absl::StrCat(lt_.GetStatusName(status), " (", static_cast<int>(status), "), ",
-                     lt_.GetStatusString(status));
-    if (status != CUBLAS_STATUS_ALLOC_FAILED)
-      return absl::InternalError(
-          absl::StrCat(context_->name(), " refused ", operation, ": ", error));
-    return WithRemedy(absl::ResourceExhaustedError(
-                          absl::StrCat("cublasLt has no memory for ", operation, ": ", error)),
-                      "end other programs that use the GPU, or lower the budget of the device");
+    if (status == CUBLAS_STATUS_ALLOC_FAILED) return NoMemoryFor(operation, status, stream);
+    return absl::InternalError(
+        absl::StrCat(context_->name(), " refused ", operation, ": ", Described(status)));
   }
 
  private:
   Library(std::shared_ptr<CudaContext> context, const CublasLt& lt)
       : context_(std::move(context)), lt_(lt) {}
+
+  std::string Described(cublasStatus_t status) const {
+    return absl::StrCat(lt_.GetStatusName(status), " (", static_cast<int>(status), "), ",
+                        lt_.GetStatusString(status));
+  }
+  // What the library takes for itself is not in the budget, and it does not say how much that is.
+  absl::Status NoMemoryFor(absl::string_view operation, cublasStatus_t status,
+                           CudaStream& stream) const {
+    return WithRemedy(
+        absl::ResourceExhaustedError(absl::StrCat(
+            context_->name(), " has too little memory outside its budget of ",
+            stream.device().budget_bytes(), " bytes for what cublasLt needs for ", operation, ": ",
+            context_->FreeBytes(), " bytes are free on the GPU (", Described(status), ")")),
+        "end other programs that use the GPU, or lower the budget of the device");
+  }
 
   const std::shared_ptr<CudaContext> context_;  // shared by the device's parts and events
   const CublasLt lt_;
@@ -141,7 +158,8 @@ absl::Status MatrixProducts::Plan::Make(const Library& library, CudaStream& stre
   const auto alignment = [](const void* address) {
     return static_cast<uint32_t>(AlignmentOf(address));
   };
-  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t{kMostWorkspaceBytes});
+  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+         uint64_t{std::min(kMostWorkspaceBytes, stream.device().budget_bytes() / kBudgetParts)});
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(product.b.data));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(product.a.data));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(product.c));

@@ -48,14 +48,18 @@ struct MatrixProduct {
 // cublasLt has many algorithms, whose results differ in their last bits. The algorithm is the first
 // one that the library recommends for the sizes, the strides and the alignments of the addresses,
 // whatever has been multiplied before. So equal products have equal bits on one kind of GPU with
-// one version of the library. The choice is remembered for kMostPlans kinds of products.
+// one version of the library, unless a device's budget is so small that it limits the workspace.
+// The choice is remembered for kMostPlans kinds of products.
 // Thread-safe. Requires: when this object is destroyed, all products have been computed, or the
 // device is lost.
 class MatrixProducts {
  public:
   static constexpr size_t kMostPlans = 1024;
-  // The most memory that one product takes from the device's budget while it is computed.
+  // The most memory that one product takes from the device's budget while it is computed: this, and
+  // not more than one of kBudgetParts equal parts of the budget, so that products run on a device
+  // with a small budget too.
   static constexpr size_t kMostWorkspaceBytes = size_t{32} << 20;
+  static constexpr size_t kBudgetParts = 16;
 
   // `file` is that of cublasLt; see LoadCublasLt.
   MatrixProducts(std::shared_ptr<CudaContext> context, std::string file);
@@ -65,8 +69,9 @@ class MatrixProducts {
 
   // Adds a product to the stream, which is one of the device. Errors, all of which mean that
   // nothing was added: FAILED_PRECONDITION if there is no cublasLt (see LoadCublasLt);
-  // RESOURCE_EXHAUSTED if the device has no room for the product's workspace; UNAVAILABLE if the
-  // device is lost; INTERNAL naming the product and cublasLt's error for all others.
+  // RESOURCE_EXHAUSTED if the device has no room for the product's workspace, or the GPU none for
+  // the library besides the budget; UNAVAILABLE if the device is lost; INTERNAL naming the product
+  // and cublasLt's error for all others.
   absl::Status Add(CudaStream& stream, const MatrixProduct& product);
 
  private:

@@ -3,7 +3,10 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "absl/status/statusor.h"
+#include "core/base/status.h"
 #include "core/base/stream.h"
+#include "core/device/cuda/cuda_stream.h"
 #include "core/device_kernels/cuda/launch.h"
 #include "core/optim/rows/row_kernels.h"
 #include "kernels/cuda/rows_launch.h"
@@ -18,11 +21,12 @@ using kernels::DeviceRowBatch;
 using kernels::DeviceRowGroups;
 
 // Launches nothing, but CUB asks the GPU, which may fail.
-size_t GroupRowsScratch(Stream* stream, size_t size, size_t rows) {
+absl::StatusOr<size_t> GroupRowsScratch(Stream* stream, size_t size, size_t rows) {
   size_t bytes = 0;
-  AddKernel(stream, optim::kGroupRowsScratch.name, [&](CUstream_st* /*handle*/) {
-    return kernels::cuda::GetGroupRowsScratch(size, rows, bytes);
-  });
+  PSD_RETURN_IF_ERROR(static_cast<CudaStream&>(*stream).Add(
+      optim::kGroupRowsScratch.name, [&](CUstream_st* /*handle*/) {
+        return kernels::cuda::GetGroupRowsScratch(size, rows, bytes);
+      }));
   return bytes;
 }
 

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "core/base/stream.h"
 #include "core/device/emulated/device_array.h"
 #include "core/device_kernels/emulated/launch.h"
@@ -53,7 +54,7 @@ struct WriteNoGroups {
   }
 };
 
-size_t GroupRowsScratch(Stream* /*stream*/, size_t size, size_t /*rows*/) {
+absl::StatusOr<size_t> GroupRowsScratch(Stream* /*stream*/, size_t size, size_t /*rows*/) {
   return size * (sizeof(int64_t) + sizeof(uint32_t));
 }
 

@@ -1,5 +1,6 @@
 #include "core/optim/parameters/device_gradient.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
@@ -63,7 +64,9 @@ absl::StatusOr<DeviceGradient> DeviceGradient::Send(Device& device, const Sparse
   DeviceGradient gradient;
   gradient.rows_ = rows;
   gradient.groups_.size = static_cast<size_t>(entries.NumEntries());
-  gradient.groups_.room = groups == nullptr ? gradient.groups_.size : groups->ids.size();
+  // The device finds no more groups than there are rows.
+  gradient.groups_.room =
+      groups == nullptr ? std::min(gradient.groups_.size, rows) : groups->ids.size();
   if (gradient.groups_.room == 0) return gradient;
   PSD_RETURN_IF_ERROR(groups == nullptr ? gradient.SendToGroup(device, entries, memory)
                                         : gradient.SendGrouped(device, entries, *groups, memory));
@@ -79,11 +82,12 @@ absl::Status DeviceGradient::SendToGroup(Device& device, const SparseTensor& ent
   const size_t begins = found.Add<uint32_t>(groups_.room + 1);
   const size_t positions = found.Add<uint32_t>(groups_.size);
   const size_t count = found.Add<uint32_t>(1);
-  PSD_ASSIGN_OR_RETURN(GroupRowsScratchKernel* const scratch_bytes,
+  PSD_ASSIGN_OR_RETURN(GroupRowsScratchKernel* const scratch_of,
                        KernelOf(kGroupRowsScratch, device));
+  PSD_ASSIGN_OR_RETURN(const size_t scratch_bytes,
+                       scratch_of(CurrentStream(&device), groups_.size, rows_));
   PSD_ASSIGN_OR_RETURN(found_, found.Allocate(device));
-  PSD_ASSIGN_OR_RETURN(scratch_, device.memory().Allocate(
-                                     scratch_bytes(CurrentStream(&device), groups_.size, rows_)));
+  PSD_ASSIGN_OR_RETURN(scratch_, device.memory().Allocate(scratch_bytes));
   PSD_ASSIGN_OR_RETURN(sent_, sent.Send(device, memory));
   ids_ = ArrayAt<int64_t>(*sent_, entry_ids);
   groups_.ids = ArrayAt<int64_t>(*found_, ids);

@@ -12,6 +12,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "core/base/device.h"
 #include "core/base/kernel_table.h"
 #include "core/base/status.h"
@@ -38,12 +39,13 @@ inline constexpr StepRowsName<kernels::SparseAdamOptions> kSparseAdamRows{"Spars
 
 // Groups the positions 0 to groups.size - 1 by their ids, which are below `rows`, as
 // kernels::GroupRows does. `scratch` is the start of a block that has as many bytes as
-// GroupRowsScratch returns. Requires: groups.room >= groups.size.
+// GroupRowsScratch returns. Requires: groups.room is not less than the number of different ids.
 using GroupRowsKernel = void(Stream* stream, const int64_t* ids, size_t rows,
                              const kernels::DeviceRowGroups& groups, std::byte* scratch);
 inline constexpr KernelName<GroupRowsKernel> kGroupRows{"GroupRows", 100};
-// Returns how many bytes of scratch GroupRows needs for `size` positions. Adds no work.
-using GroupRowsScratchKernel = size_t(Stream* stream, size_t size, size_t rows);
+// Returns how many bytes of scratch GroupRows needs for `size` positions. Adds no work, so the
+// device goes on if it fails. Errors: those that the device gives for work that it refuses.
+using GroupRowsScratchKernel = absl::StatusOr<size_t>(Stream* stream, size_t size, size_t rows);
 inline constexpr KernelName<GroupRowsScratchKernel> kGroupRowsScratch{"GroupRowsScratch", 101};
 
 // Sets row k of `out`, which has groups.room packed rows, to the sum of the packed `rows` at the

@@ -7,6 +7,7 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/device.h"
 #include "core/base/status.h"
 #include "core/tensor/tensor_codec.h"
 #include "kernels/convert.h"
@@ -89,6 +90,9 @@ absl::Status CallData::CheckInputs(const CollectiveCall& call, const std::vector
       return absl::InvalidArgumentError(
           absl::StrCat(call.ToString(), ": got a tensor ", input.ToString()));
     }
+    // The results go to where the first input is, and its device orders the call.
+    if (input.device() != inputs[0].device())
+      return MixedDevices(call.ToString(), inputs[0].device(), input.device());
   }
   return absl::OkStatus();
 }

@@ -37,7 +37,8 @@ class CallData {
   static absl::StatusOr<Own> Prepare(CollectiveCall call, std::vector<Tensor> inputs, int rank,
                                      int ranks, Allocator* memory);
 
-  // Errors: INVALID_ARGUMENT if `inputs` is not what `call` says. Requires: CheckCall passed.
+  // Errors: INVALID_ARGUMENT if `inputs` is not what `call` says, or in several places. Requires:
+  // CheckCall passed.
   static absl::Status CheckInputs(const CollectiveCall& call, const std::vector<Tensor>& inputs,
                                   int rank, int ranks);
 

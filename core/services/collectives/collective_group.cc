@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/device.h"
+#include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/services/collectives/collective_codec.h"
 #include "core/tensor/copy_to.h"
@@ -22,6 +24,8 @@ constexpr absl::Duration kReading = absl::Milliseconds(100);
 // If a timer is late by more than this, the process was stopped and has more to read.
 constexpr absl::Duration kStall = absl::Milliseconds(500);
 constexpr absl::Duration kReadingAfterStall = absl::Seconds(1);
+// How long a copy waits for room in the executor before it asks again.
+constexpr absl::Duration kRoomInExecutor = absl::Milliseconds(1);
 
 size_t TotalBytes(const std::vector<Buffer>& buffers) {
   size_t bytes = 0;
@@ -35,6 +39,13 @@ absl::StatusOr<std::vector<Tensor>> CopyAllTo(Device* device, const std::vector<
     PSD_ASSIGN_OR_RETURN(copies.emplace_back(), CopyTo(device, tensor));
   }
   return copies;
+}
+
+absl::Status CopyIsLate(const Device& device) {
+  return WithRemedy(
+      absl::DeadlineExceededError(absl::StrCat("the result of a call has come, but not to ",
+                                               device.name(), " before the deadline")),
+      "look at what else the device does, or raise the timeout");
 }
 
 absl::Status WrongBytes(const rpc::PeerInfo& from, uint64_t number, size_t got, size_t expected) {
@@ -358,10 +369,44 @@ void CollectiveGroup::Complete(const RunningPtr& running) {
   absl::StatusOr<Tensors> results = running->data.Results(from);
   if (running->device == nullptr || !results.ok())
     return SetResult(*running, std::move(results), from);
-  // A thread that receives messages must not wait for a device.
-  RunTask([self = shared_from_this(), running, here = *std::move(results)] {
-    self->SetResult(*running, CopyAllTo(running->device.get(), here), self->members_.rank);
-  });
+  CopyResults(running, *std::move(results), LimitCopy(running, running->deadline + kReading));
+}
+
+// A thread that receives messages must not wait for a device, so the copy waits for room in the
+// executor.
+void CollectiveGroup::CopyResults(const RunningPtr& running, const Tensors& here,
+                                  TimerQueue::Id limit) {
+  if (running->result.future().IsReady()) return;  // it was late
+  const auto self = shared_from_this();
+  const absl::Status submitted =
+      uses_.executor.SubmitAs({WorkLabel::Kind::kOwn, {}}, [self, running, here, limit] {
+        self->SetResult(*running, CopyAllTo(running->device.get(), here), self->members_.rank);
+        const rref::Gate::Entry entry(*self->gate_);
+        if (entry.open()) self->uses_.timers.Cancel(limit);
+      });
+  if (submitted.ok()) return;
+  const rref::Gate::Entry entry(*gate_);
+  if (!entry.open()) return SetResult(*running, submitted, members_.rank);
+  uses_.timers.RunAt(uses_.clock.Now() + kRoomInExecutor,
+                     [self, running, here, limit] { self->CopyResults(running, here, limit); });
+}
+
+// The timer does not keep the call, which lives as long as its copy.
+TimerQueue::Id CollectiveGroup::LimitCopy(const RunningPtr& running, absl::Time when) {
+  const rref::Gate::Entry entry(*gate_);
+  if (!entry.open()) return 0;
+  return uses_.timers.RunAt(
+      when, [weak = weak_from_this(), call = std::weak_ptr<Running>(running), when] {
+        const auto self = weak.lock();
+        const RunningPtr copied = call.lock();
+        if (self == nullptr || copied == nullptr || copied->result.future().IsReady()) return;
+        const absl::Time now = self->uses_.clock.Now();
+        if (now > when + kStall) {  // the process was stopped, and with it the copy
+          self->LimitCopy(copied, now + kReadingAfterStall);
+          return;
+        }
+        self->SetResult(*copied, CopyIsLate(*copied->device), self->members_.rank);
+      });
 }
 
 void CollectiveGroup::SetResult(const Running& running, absl::StatusOr<Tensors> results, int from) {

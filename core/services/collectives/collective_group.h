@@ -177,6 +177,12 @@ class CollectiveGroup : public std::enable_shared_from_this<CollectiveGroup> {
   void Pump(uint64_t number, const RunningPtr& running, int to) PSD_EXCLUDES(mutex_);
   void ReduceOrLater(uint64_t number, const RunningPtr& running, size_t index, bool own_thread);
   void Complete(const RunningPtr& running) PSD_EXCLUDES(mutex_);
+  // Copies the result of a call to its device, sets it, and cancels the timer `limit`.
+  void CopyResults(const RunningPtr& running, const Tensors& here, TimerQueue::Id limit)
+      PSD_EXCLUDES(mutex_);
+  // Fails the group if the copy is not done at `when`. A device that does nothing keeps the thread
+  // that copies, but not the caller. Returns the timer; 0 if the group is closed.
+  TimerQueue::Id LimitCopy(const RunningPtr& running, absl::Time when) PSD_EXCLUDES(mutex_);
   // Sets the result of a call. `from` is the rank at fault if it is an error.
   void SetResult(const Running& running, absl::StatusOr<Tensors> results, int from)
       PSD_EXCLUDES(mutex_);

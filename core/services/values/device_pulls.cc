@@ -46,10 +46,27 @@ absl::StatusOr<rpc::Contents> CopyNow(Device& device, const Buffer& piece) {
 
 }  // namespace
 
+class DevicePulls::PinnedPlace {
+ public:
+  // `count` counts it already.
+  explicit PinnedPlace(std::shared_ptr<Count> count) : count_(std::move(count)) {}
+  ~PinnedPlace() {
+    block.reset();
+    --*count_;
+  }
+  PinnedPlace(const PinnedPlace&) = delete;
+  PinnedPlace& operator=(const PinnedPlace&) = delete;
+
+  std::shared_ptr<Block> block;  // the memory; null until it is taken
+
+ private:
+  const std::shared_ptr<Count> count_;  // shared by all of the session
+};
+
 bool DevicePulls::HasRoom(const rpc::ServerCall& call) const {
   MutexLock lock(mutex_);
-  const auto of_session = pulls_.find(rpc::SessionOf(call));
-  return of_session == pulls_.end() || of_session->second.size() < kPerSession;
+  const auto session = sessions_.find(rpc::SessionOf(call));
+  return session == sessions_.end() || session->second.pulls.size() < kPerSession;
 }
 
 void DevicePulls::LeaveOut(rpc::ServerCall& call, rpc::Contents& answer,
@@ -78,40 +95,47 @@ void DevicePulls::LeaveOut(rpc::ServerCall& call, rpc::Contents& answer,
 
 absl::Status DevicePulls::ServePiece(const rpc::Answer<rpc::Contents>& answer,
                                      const v1::PullPieceRequest& request) {
-  PSD_ASSIGN_OR_RETURN(const Pull pull, Find(rpc::SessionOf(*answer.call()), request.pull()));
-  PSD_ASSIGN_OR_RETURN(const Buffer piece, Asked(*pull, request));
+  PSD_ASSIGN_OR_RETURN(const Found found, Find(rpc::SessionOf(*answer.call()), request.pull()));
+  PSD_ASSIGN_OR_RETURN(const Buffer piece, Asked(*found.pull, request));
   Device& device = *piece.place().device();
-  const absl::StatusOr<std::shared_ptr<Block>> pinned =
-      device.pinned_memory().Allocate(piece.size());
-  if (!pinned.ok()) {
+  if (found.place != nullptr) {
+    absl::StatusOr<std::shared_ptr<Block>> pinned = device.pinned_memory().Allocate(piece.size());
+    if (pinned.ok()) found.place->block = *std::move(pinned);
+  }
+  if (found.place == nullptr || found.place->block == nullptr) {
     answer(CopyNow(device, piece));
     return absl::OkStatus();
   }
   // The pin has ordered the default stream behind the work that writes the version.
   Stream& stream = device.default_stream();
-  PSD_RETURN_IF_ERROR(stream.CopyOut((*pinned)->data(), piece.data(), piece.size()));
+  PSD_RETURN_IF_ERROR(stream.CopyOut(found.place->block->data(), piece.data(), piece.size()));
   PSD_ASSIGN_OR_RETURN(std::shared_ptr<Event> copied, stream.Record());
   // Holds `piece`, and with it the version, until the copy is done.
   completions_.OnPassed({&device, std::move(copied)},
-                        [answer, pinned = *pinned, piece](const absl::Status& done) {
+                        [answer, place = found.place, piece](const absl::Status& done) {
                           if (!done.ok()) return answer(done);
-                          answer(Piece(Buffer(pinned)));
+                          const Block& block = *place->block;
+                          answer(Piece(Buffer(place, block.data(), block.size(), &block)));
                         });
   return absl::OkStatus();
 }
 
 uint64_t DevicePulls::Add(GlobalId session, Pull pull) {
   MutexLock lock(mutex_);
-  pulls_[session].emplace(++last_id_, std::move(pull));
+  sessions_[session].pulls.emplace(++last_id_, std::move(pull));
   return last_id_;
 }
 
-absl::StatusOr<DevicePulls::Pull> DevicePulls::Find(GlobalId session, uint64_t id) const {
+absl::StatusOr<DevicePulls::Found> DevicePulls::Find(GlobalId session, uint64_t id) {
   MutexLock lock(mutex_);
-  const auto of_session = pulls_.find(session);
-  if (of_session != pulls_.end()) {
-    const auto pull = of_session->second.find(id);
-    if (pull != of_session->second.end()) return pull->second;
+  if (const auto known = sessions_.find(session); known != sessions_.end()) {
+    const OfSession& own = known->second;
+    if (const auto pull = own.pulls.find(id); pull != own.pulls.end()) {
+      // Pieces that are sent meanwhile only make room.
+      if (*own.pinned >= kPinnedPerSession) return Found{pull->second, nullptr};
+      ++*own.pinned;
+      return Found{pull->second, std::make_shared<PinnedPlace>(own.pinned)};
+    }
   }
   return WithRemedy(absl::NotFoundError(absl::StrCat("no pull ", id,
                                                      " of this session is under "
@@ -120,21 +144,18 @@ absl::StatusOr<DevicePulls::Pull> DevicePulls::Find(GlobalId session, uint64_t i
 }
 
 void DevicePulls::End(GlobalId session, uint64_t pull) {
-  OfSession::node_type ended;  // destroyed after the lock is released
+  std::map<uint64_t, Pull>::node_type ended;  // destroyed after the lock is released
   MutexLock lock(mutex_);
-  const auto of_session = pulls_.find(session);
-  if (of_session == pulls_.end()) return;
-  ended = of_session->second.extract(pull);
-  if (of_session->second.empty()) pulls_.erase(of_session);
+  const auto known = sessions_.find(session);
+  if (known == sessions_.end()) return;
+  ended = known->second.pulls.extract(pull);
+  if (known->second.pulls.empty() && *known->second.pinned == 0) sessions_.erase(known);
 }
 
 void DevicePulls::OnSessionEnded(GlobalId session) {
-  OfSession ended;
+  Sessions::node_type ended;
   MutexLock lock(mutex_);
-  const auto of_session = pulls_.find(session);
-  if (of_session == pulls_.end()) return;
-  ended = std::move(of_session->second);
-  pulls_.erase(of_session);
+  ended = sessions_.extract(session);
 }
 
 }  // namespace psd::services

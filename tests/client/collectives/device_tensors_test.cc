@@ -161,6 +161,24 @@ TEST_P(DeviceTensorsTest, ATensorOnAnotherWorkersDeviceIsRefusedAndTheCallDoesNo
   });
 }
 
+TEST_P(DeviceTensorsTest, AScatterOfTensorsInSeveralPlacesIsRefusedAndTheCallDoesNotCount) {
+  OnAll([&](int rank, Group& group) {
+    const Tensor here = Input(0, kSmall);
+    std::vector<Tensor> tensors;
+    if (rank == 0) {
+      const Tensor there = There(0, here);
+      for (const Tensor& last : {here, There(1, here)}) {
+        const absl::Status refused = group.Scatter({there, there, last}, 0).status();
+        EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+        EXPECT_THAT(std::string(refused.message()),
+                    HasSubstr("on emu:1 and on " + std::string(DeviceName(last.device()))));
+      }
+      tensors = {there, there, there};
+    }
+    EXPECT_TRUE(SameBits(Must(group.Scatter(tensors, 0)), here)) << "on rank " << rank;
+  });
+}
+
 TEST_P(DeviceTensorsTest, ALostDeviceIsNamedAndTheCallDoesNotCount) {
   OnAll([&](int rank, Group& group) {
     if (rank == 0) {

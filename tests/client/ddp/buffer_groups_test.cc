@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "core/base/device.h"
+#include "core/device/emulated/emulated_device.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/device/test_device.h"
@@ -96,6 +98,25 @@ TEST(BufferGroupsTest, DDP_20_EachDeviceHasABufferOfItsOwnForEachDType) {
   EXPECT_EQ(BufferSize(parameters, devices[1].get(), DType::kF64, 100), 2);
   EXPECT_THAT(DeviceNumbers(parameters), ElementsAre(0, 1, 0, 1, 2, 1))
       << "the same on a replica whose devices have other names";
+}
+
+// The ranks reduce the same groups in the same order, wherever each has its experts.
+TEST(BufferGroupsTest, DDP_20_DDP_28_AnExpertMayBeOnAnyDevice) {
+  const auto devices = testing::NewTestDevices(2, /*seed=*/0);
+  for (const int64_t room : {1, 4, 5, 8, 9, 100}) {
+    std::vector<Groups> groups;
+    for (Device* device : {static_cast<Device*>(nullptr), static_cast<Device*>(devices[0].get()),
+                           static_cast<Device*>(devices[1].get())}) {
+      auto parameters = OfSizes({5, 4, 4, 4, 4});
+      parameters[0].expert = true;
+      parameters[0].device = device;
+      parameters[2].device = parameters[4].device = devices[0].get();
+      EXPECT_THAT(DeviceNumbers(parameters), ElementsAre(0, 1, 0, 1));
+      groups.push_back(Positions(parameters, room));
+    }
+    EXPECT_THAT(groups, ::testing::Each(groups[0])) << room;
+    EXPECT_EQ(groups[0][0][0], 1u) << room;
+  }
 }
 
 TEST(BufferGroupsTest, ParametersWithoutElementsAreKept) {

@@ -3,7 +3,6 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <memory>
 #include <random>
 #include <utility>
 #include <vector>
@@ -21,16 +20,11 @@
 namespace psd {
 namespace {
 
-class DeviceMatmulTest : public ::testing::TestWithParam<uint64_t> {
+class DeviceMatmulTest : public testing::KernelDeviceTest {
  protected:
+  DeviceMatmulTest() : KernelDeviceTest(testing::DeviceOperators()) {}
+
   Tensor There(const Tensor& x) { return x.Clone(&device_->memory()).value(); }
-
-  void SetUp() override {
-    if (device_ == nullptr) GTEST_SKIP() << "this machine has no GPU";
-  }
-
-  const std::shared_ptr<Device> device_ =
-      testing::NewKernelDevice(testing::DeviceOperators(), GetParam());
 };
 
 INSTANTIATE_TEST_SUITE_P(Seeds, DeviceMatmulTest, ::testing::Values(0, 1));

@@ -7,7 +7,6 @@
 #include <cstring>
 #include <iterator>
 #include <limits>
-#include <memory>
 #include <random>
 #include <string>
 #include <utility>
@@ -15,7 +14,6 @@
 
 #include "absl/status/statusor.h"
 #include "core/base/device.h"
-#include "core/base/kernel_table.h"
 #include "core/base/stream.h"
 #include "core/tensor/dtype.h"
 #include "core/tensor/ops/cast.h"
@@ -35,17 +33,12 @@ namespace psd {
 namespace {
 
 using testing::DeviceCopy;
-using testing::NewKernelDevice;
 
-class DeviceOperatorTest : public ::testing::TestWithParam<uint64_t> {
+class DeviceOperatorTest : public testing::KernelDeviceTest {
  protected:
+  DeviceOperatorTest() : KernelDeviceTest(testing::DeviceOperators()) {}
+
   Tensor There(const Tensor& x) { return x.Clone(&device_->memory()).value(); }
-
-  void SetUp() override {
-    if (device_ == nullptr) GTEST_SKIP() << "this machine has no GPU";
-  }
-
-  const std::shared_ptr<Device> device_ = NewKernelDevice(testing::DeviceOperators(), GetParam());
 };
 
 INSTANTIATE_TEST_SUITE_P(Seeds, DeviceOperatorTest, ::testing::Values(0, 1, 2));

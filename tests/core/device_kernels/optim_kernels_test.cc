@@ -7,7 +7,6 @@
 #include <cstring>
 #include <iterator>
 #include <limits>
-#include <memory>
 #include <random>
 #include <string>
 #include <type_traits>
@@ -40,7 +39,6 @@ using testing::BatchOf;
 using testing::DeviceCopy;
 using testing::KernelsLaunched;
 using testing::kInfinity;
-using testing::NewKernelDevice;
 using testing::Run;
 
 // The CPU's kernels use fused multiply-adds where the instruction set has them. There the results
@@ -193,8 +191,10 @@ void Compare(Device& device, const optim::OptimKernelName<Options>& name, const 
 }
 
 // The seeds also run the elements of a kernel in both directions.
-class DeviceOptimTest : public ::testing::TestWithParam<uint64_t> {
+class DeviceOptimTest : public testing::KernelDeviceTest {
  protected:
+  DeviceOptimTest() : KernelDeviceTest(testing::DeviceOptimizers()) {}
+
   template <typename Options>
   void CompareAll(const optim::OptimKernelName<Options>& name,
                   const std::vector<Options>& variants) {
@@ -211,12 +211,6 @@ class DeviceOptimTest : public ::testing::TestWithParam<uint64_t> {
       Compare<BFloat16>(*device_, name, options, sizes, {4, 1, kInfinity, true, in_place});
     }
   }
-
-  void SetUp() override {
-    if (device_ == nullptr) GTEST_SKIP() << "this machine has no GPU";
-  }
-
-  const std::shared_ptr<Device> device_ = NewKernelDevice(testing::DeviceOptimizers(), GetParam());
 };
 
 INSTANTIATE_TEST_SUITE_P(Seeds, DeviceOptimTest, ::testing::Values(0, 1, 2));

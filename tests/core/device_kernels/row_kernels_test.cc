@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
-#include <memory>
 #include <random>
 #include <string>
 #include <type_traits>
@@ -38,7 +37,6 @@ using kernels::RowSgdOptions;
 using kernels::SparseAdamOptions;
 using testing::DeviceCopy;
 using testing::KernelsLaunched;
-using testing::NewKernelDevice;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr size_t kTableRows = 40;
@@ -219,8 +217,10 @@ void StepOnDevice(Device& device, const DeviceKernel<Options>& kernel, const Ste
   table.state[1] = second.Read();
 }
 
-class DeviceRowTest : public ::testing::TestWithParam<uint64_t> {
+class DeviceRowTest : public testing::KernelDeviceTest {
  protected:
+  DeviceRowTest() : KernelDeviceTest(testing::DeviceRowKernels()) {}
+
   template <typename T, typename Options, typename OnCpu>
   void CompareAs(const DeviceKernel<Options>& on_device, const OnCpu& on_cpu, bool exact,
                  double ulps) {
@@ -244,12 +244,6 @@ class DeviceRowTest : public ::testing::TestWithParam<uint64_t> {
     CompareAs<float>(on_device, on_cpu, false, ulps);
     CompareAs<double>(on_device, on_cpu, false, ulps);
   }
-
-  void SetUp() override {
-    if (device_ == nullptr) GTEST_SKIP() << "this machine has no GPU";
-  }
-
-  const std::shared_ptr<Device> device_ = NewKernelDevice(testing::DeviceRowKernels(), GetParam());
 };
 
 INSTANTIATE_TEST_SUITE_P(Seeds, DeviceRowTest, ::testing::Values(0, 1, 2));
@@ -266,15 +260,18 @@ TEST_P(DeviceRowTest, GroupsAreThoseOfTheCpu) {
     RowGroups want;
     kernels::GroupRows(ids.data(), ids.size(), &want);
     const DeviceCopy<int64_t> there(*device_, ids);
-    const Groups got(*device_, ids.size(), ids.size() + 3);
-    const size_t rows = size_t{1} << 63;
-    const size_t bytes = RunKernel(*device_, optim::kGroupRowsScratch, ids.size(), rows);
-    const DeviceCopy<uint64_t> scratch(*device_, std::vector<uint64_t>(bytes / 8 + 1, ~0u));
-    RunKernel(*device_, optim::kGroupRows, there.data(), rows, got.arrays(), scratch.bytes());
-    const RowGroups read = got.Read();
-    EXPECT_EQ(read.ids, want.ids);
-    EXPECT_EQ(read.begins, want.begins);
-    EXPECT_EQ(read.positions, want.positions);
+    // There is room for the groups and no more, and for more groups than ids.
+    for (const size_t room : {want.ids.size(), ids.size() + 3}) {
+      const Groups got(*device_, ids.size(), room);
+      const size_t rows = size_t{1} << 63;
+      const size_t bytes = RunKernel(*device_, optim::kGroupRowsScratch, ids.size(), rows).value();
+      const DeviceCopy<uint64_t> scratch(*device_, std::vector<uint64_t>(bytes / 8 + 1, ~0u));
+      RunKernel(*device_, optim::kGroupRows, there.data(), rows, got.arrays(), scratch.bytes());
+      const RowGroups read = got.Read();
+      EXPECT_EQ(read.ids, want.ids);
+      EXPECT_EQ(read.begins, want.begins);
+      EXPECT_EQ(read.positions, want.positions);
+    }
   }
 }
 
@@ -306,7 +303,7 @@ TEST_P(DeviceRowTest, SumsOfEqualIdsHaveTheBitsOfTheCpu) {
 TEST_P(DeviceRowTest, RowsBehindTheLastGroupStay) {
   const DeviceCopy<int64_t> ids(*device_, {2, 0, 2});
   const Groups groups(*device_, 3, 3);
-  const size_t bytes = RunKernel(*device_, optim::kGroupRowsScratch, size_t{3}, size_t{3});
+  const size_t bytes = RunKernel(*device_, optim::kGroupRowsScratch, size_t{3}, size_t{3}).value();
   const DeviceCopy<uint64_t> scratch(*device_, std::vector<uint64_t>(bytes / 8 + 1));
   RunKernel(*device_, optim::kGroupRows, ids.data(), 3, groups.arrays(), scratch.bytes());
   const DeviceCopy<float> rows(*device_, {1, 2, 10, 20, 100, 200});

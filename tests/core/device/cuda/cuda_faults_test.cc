@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include <future>
+#include <limits>
 #include <memory>
 #include <string>
 #include <thread>
@@ -35,44 +36,47 @@ void ExpectLost(const absl::Status& status, const std::string& device) {
   EXPECT_THAT(status.message(), HasSubstr(device + " is lost: "));
 }
 
-TEST_F(CudaFaultsTest, TheFakeShowsAMissingWait) {
-  const auto device = OpenDevice();
+// A block of one stream, which is being filled, and another stream.
+struct TwoStreams {
+  // Frees the block, and has its memory used again: for an allocation that finds no memory, the
+  // fake frees first, and then does all other work.
+  void FreeAndUseAgain() {
+    block.reset();
+    FailNextCall("cudaMallocFromPoolAsync", cudaErrorMemoryAllocation);
+    NewInts(one, 10);
+  }
+
+  const std::shared_ptr<CudaDevice> device = OpenDevice();
+  Stream& one = device->default_stream();
   Stream& two = **device->AddStream();
-  const auto block = NewInts(device->default_stream(), 10);
-  const auto source = StartFilling(device->default_stream(), *block, 5);
-  const auto read = StartReading(two, *block);
-  ASSERT_TRUE(RecordOn(two)->Wait().ok());
+  std::shared_ptr<Block> block = NewInts(one, 10);
+  const std::shared_ptr<Block> source = StartFilling(one, *block, 5);
+};
+
+TEST_F(CudaFaultsTest, TheFakeShowsAMissingWait) {
+  TwoStreams on;
+  const auto read = StartReading(on.two, *on.block);
+  ASSERT_TRUE(RecordOn(on.two)->Wait().ok());
   EXPECT_NE(Ints(*read), std::vector<int>(10, 5));
 }
 
 TEST_F(CudaFaultsTest, TheFakeShowsAUseThatWasNotDeclared) {
-  const auto device = OpenDevice();
-  Stream& one = device->default_stream();
-  Stream& two = **device->AddStream();
-  auto block = NewInts(one, 10);
-  const auto source = StartFilling(one, *block, 5);
-  ASSERT_TRUE(two.WaitFor(RecordOn(one)).ok());
-  const auto read = StartReading(two, *block);
-  block.reset();
-  ASSERT_TRUE(RecordOn(one)->Wait().ok());
-  ASSERT_TRUE(RecordOn(two)->Wait().ok());
+  TwoStreams on;
+  ASSERT_TRUE(on.two.WaitFor(RecordOn(on.one)).ok());
+  const auto read = StartReading(on.two, *on.block);
+  on.block.reset();
+  ASSERT_TRUE(RecordOn(on.one)->Wait().ok());
+  ASSERT_TRUE(RecordOn(on.two)->Wait().ok());
   EXPECT_NE(Ints(*read), std::vector<int>(10, 5));
 }
 
-// The fake does all work for an allocation that finds no memory, and frees first.
 TEST_F(CudaFaultsTest, MemoryIsFreedBehindTheWorkOfAllStreamsThatUseIt) {
-  const auto device = OpenDevice();
-  Stream& one = device->default_stream();
-  Stream& two = **device->AddStream();
-  auto block = NewInts(one, 10);
-  const auto source = StartFilling(one, *block, 5);
-  ASSERT_TRUE(two.WaitFor(RecordOn(one)).ok());
-  ASSERT_TRUE(two.AlsoUses(*block).ok());
-  const auto read = StartReading(two, *block);
-  ASSERT_TRUE(RecordOn(one)->Wait().ok());
-  block.reset();
-  FailNextCall("cudaMallocFromPoolAsync", cudaErrorMemoryAllocation);
-  NewInts(one, 10);
+  TwoStreams on;
+  ASSERT_TRUE(on.two.WaitFor(RecordOn(on.one)).ok());
+  ASSERT_TRUE(on.two.AlsoUses(*on.block).ok());
+  const auto read = StartReading(on.two, *on.block);
+  ASSERT_TRUE(RecordOn(on.one)->Wait().ok());
+  on.FreeAndUseAgain();
   EXPECT_EQ(Ints(*read), std::vector<int>(10, 5));
 }
 
@@ -121,7 +125,31 @@ TEST_F(CudaFaultsTest, ABudgetBeyondTheFreeMemoryIsRefused) {
 TEST_F(CudaFaultsTest, WithoutABudgetItIsNineTenthsOfWhatIsFree) {
   const auto device = OpenCudaDevice({});
   ASSERT_TRUE(device.ok()) << device.status();
-  EXPECT_EQ((*device)->budget_bytes(), (size_t{1} << 20) / 10 * 9);
+  constexpr size_t kFree = size_t{1} << 20;
+  EXPECT_EQ((*device)->budget_bytes(), kFree / 10 * 9 / kFakePoolUnit * kFakePoolUnit);
+}
+
+// It must not be rounded up to 0 bytes, of which the GPU has enough.
+TEST_F(CudaFaultsTest, TheLargestBudgetIsRefused) {
+  CudaDeviceOptions options;
+  options.budget_bytes = std::numeric_limits<size_t>::max();
+  EXPECT_EQ(OpenCudaDevice(options).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(LivingFakeObjects(), 0);
+}
+
+// The GPU has exactly the budget's bytes, and the pool takes whole units.
+TEST_F(CudaFaultsTest, ABudgetIsRoundedDownToWhatThePoolTakes) {
+  FakeMachine machine;
+  machine.memory_bytes = 8 * kFakePoolUnit - 1;
+  ResetFakeCuda(machine);
+  CudaDeviceOptions options;
+  options.budget_bytes = machine.memory_bytes;
+  const auto device = OpenDevice(options);
+  EXPECT_EQ(device->budget_bytes(), 7 * kFakePoolUnit);
+  options.index = 1;
+  options.budget_bytes = kFakePoolUnit - 1;
+  EXPECT_EQ(OpenDevice(options)->memory().Allocate(1).status().code(),
+            absl::StatusCode::kResourceExhausted);
 }
 
 TEST_F(CudaFaultsTest, PinnedMemoryFollowsTheBudgetUnlessItsSizeIsGiven) {
@@ -204,7 +232,7 @@ TEST_F(CudaFaultsTest, AnAllocationOnAFullGpuNamesNeedBudgetAndUse) {
   const auto refused = device->memory().Allocate(4000);
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(refused.status().message(),
-              HasSubstr("cuda:0 has no room for 4000 bytes more: 0 bytes of its budget of 5000 are "
+              HasSubstr("cuda:0 has no room for 4000 bytes more: 0 bytes of its budget of 4608 are "
                         "in use, but the GPU is full"));
   EXPECT_EQ(device->used_bytes(), 0u);
 }
@@ -233,38 +261,26 @@ TEST_F(CudaFaultsTest, WorkWithoutRoomForItsTableAnywhereIsRefused) {
 }
 
 TEST_F(CudaFaultsTest, AWaitForUsersThatFailsDropsNone) {
-  const auto device = OpenDevice();
-  Stream& one = device->default_stream();
-  Stream& two = **device->AddStream();
-  auto block = NewInts(one, 10);
-  const auto source = StartFilling(one, *block, 5);
-  ASSERT_TRUE(two.WaitFor(RecordOn(one)).ok());
-  ASSERT_TRUE(two.AlsoUses(*block).ok());
-  const auto read = StartReading(two, *block);
-  ASSERT_TRUE(RecordOn(one)->Wait().ok());
+  TwoStreams on;
+  ASSERT_TRUE(on.two.WaitFor(RecordOn(on.one)).ok());
+  ASSERT_TRUE(on.two.AlsoUses(*on.block).ok());
+  const auto read = StartReading(on.two, *on.block);
+  ASSERT_TRUE(RecordOn(on.one)->Wait().ok());
   FailNextCall("cudaStreamWaitEvent", cudaErrorMemoryAllocation);
-  EXPECT_EQ(one.WaitForUsers(*block).code(), absl::StatusCode::kResourceExhausted);
-  block.reset();
-  FailNextCall("cudaMallocFromPoolAsync", cudaErrorMemoryAllocation);
-  NewInts(one, 10);  // frees first, and then does all other work
+  EXPECT_EQ(on.one.WaitForUsers(*on.block).code(), absl::StatusCode::kResourceExhausted);
+  on.FreeAndUseAgain();
   EXPECT_EQ(Ints(*read), std::vector<int>(10, 5));
 }
 
 TEST_F(CudaFaultsTest, AUseThatIsDeclaredDuringAWaitForUsersIsKept) {
-  const auto device = OpenDevice();
-  Stream& one = device->default_stream();
-  Stream& two = **device->AddStream();
-  auto block = NewInts(one, 10);
-  const auto source = StartFilling(one, *block, 5);
-  ASSERT_TRUE(two.WaitFor(RecordOn(one)).ok());
-  ASSERT_TRUE(two.AlsoUses(*block).ok());
-  DuringNextCall("cudaStreamWaitEvent", [&] { EXPECT_TRUE(two.AlsoUses(*block).ok()); });
-  ASSERT_TRUE(one.WaitForUsers(*block).ok());
-  const auto read = StartReading(two, *block);
-  ASSERT_TRUE(RecordOn(one)->Wait().ok());
-  block.reset();
-  FailNextCall("cudaMallocFromPoolAsync", cudaErrorMemoryAllocation);
-  NewInts(one, 10);  // frees first, and then does all other work
+  TwoStreams on;
+  ASSERT_TRUE(on.two.WaitFor(RecordOn(on.one)).ok());
+  ASSERT_TRUE(on.two.AlsoUses(*on.block).ok());
+  DuringNextCall("cudaStreamWaitEvent", [&] { EXPECT_TRUE(on.two.AlsoUses(*on.block).ok()); });
+  ASSERT_TRUE(on.one.WaitForUsers(*on.block).ok());
+  const auto read = StartReading(on.two, *on.block);
+  ASSERT_TRUE(RecordOn(on.one)->Wait().ok());
+  on.FreeAndUseAgain();
   EXPECT_EQ(Ints(*read), std::vector<int>(10, 5));
 }
 
@@ -280,6 +296,19 @@ TEST_F(CudaFaultsTest, ACompletionAtTheEndOfItsDeviceIsRefusedMemory) {
   device.reset();
   EXPECT_EQ(refused.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(refused.message(), HasSubstr("cuda:0 allocates nothing more"));
+}
+
+// No code of psd does that (Event::OnPassed), but a mistake must not end the process.
+TEST_F(CudaFaultsTest, ACompletionThatDropsTheLastReferenceEndsItsDevice) {
+  auto device = OpenDevice();
+  Stream& stream = device->default_stream();
+  auto block = NewInts(stream, 10);
+  std::promise<void> dropped;
+  RecordOn(stream)->OnPassed([last = std::move(block), released = dropped.get_future().share()](
+                                 const absl::Status& /*result*/) { released.wait(); });
+  device.reset();
+  dropped.set_value();
+  while (LivingFakeObjects() > 0) std::this_thread::yield();
 }
 
 TEST_F(CudaFaultsTest, TheSuiteSaysWhatALostDeviceRefused) {
@@ -351,20 +380,42 @@ TEST_F(CudaFaultsTest, DevicesWaitForEachOtherAndCopyDirectly) {
   EXPECT_EQ(to.AlsoUses(*source).code(), absl::StatusCode::kInvalidArgument);
 }
 
-// CUDA has seen the loss, and psd has not.
+// Lets the device do its work. What fails there has been seen by CUDA then, but not by psd.
+void RunUnseen(CudaDevice& device) {
+  cudaSetDevice(device.context().index());
+  cudaStreamSynchronize(device.default_stream().handle());
+  cudaGetLastError();
+}
+
 TEST_F(CudaFaultsTest, ACopyFromALostDeviceNamesThatDevice) {
   const auto one = OpenDevice(), two = SecondDevice();
   const auto source = NewInts(one->default_stream(), 10);
   const auto target = NewInts(two->default_stream(), 10);
   FailNextOperation(0, cudaErrorLaunchFailure);
   const auto filling = StartFilling(one->default_stream(), *source, 5);
-  cudaSetDevice(0);
-  cudaStreamSynchronize(one->default_stream().handle());
-  cudaGetLastError();
+  RunUnseen(*one);
   ASSERT_TRUE(one->health().ok());
   ExpectLost(two->default_stream().CopyFrom(target->data(), *one, source->data(), 40), "cuda:0");
   ExpectLost(one->health(), "cuda:0");
   EXPECT_TRUE(two->health().ok());
+}
+
+// Neither device is lost before these calls fail, so the one whose stream was called is the one to
+// be lost.
+TEST_F(CudaFaultsTest, ACallThatFailsDoesNotLoseTheOtherDevice) {
+  for (const bool copies : {true, false}) {
+    ResetFakeCuda();
+    const auto one = OpenDevice(), two = SecondDevice();
+    Stream& to = two->default_stream();
+    const auto source = NewInts(one->default_stream(), 10), target = NewInts(to, 10);
+    const auto event = RecordOn(one->default_stream());
+    FailNextCall(copies ? "cudaMemcpyPeerAsync" : "cudaStreamWaitEvent", cudaErrorUnknown);
+    ExpectLost(copies ? to.CopyFrom(target->data(), *one, source->data(), source->size())
+                      : to.WaitFor(event),
+               "cuda:1");
+    EXPECT_TRUE(one->health().ok()) << copies;
+    ExpectLost(two->health(), "cuda:1");
+  }
 }
 
 TEST_F(CudaFaultsTest, TheLossOfADeviceEndsWaitsForIt) {
@@ -375,9 +426,7 @@ TEST_F(CudaFaultsTest, TheLossOfADeviceEndsWaitsForIt) {
   FailNextOperation(0, cudaErrorLaunchFailure);
   const auto source = StartFilling(lost, *block, 5);
   const auto late = RecordOn(lost);
-  cudaSetDevice(0);
-  cudaStreamSynchronize(one->default_stream().handle());  // psd has not seen the loss yet
-  cudaGetLastError();
+  RunUnseen(*one);
   EXPECT_TRUE(two->default_stream().WaitFor(late).ok());
   ExpectLost(late->Wait(), "cuda:0");
   FailNextCall("cudaStreamWaitEvent", cudaErrorInvalidValue);  // not called any more

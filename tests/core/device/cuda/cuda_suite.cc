@@ -198,7 +198,7 @@ TEST_F(CudaSuite, ErrorsOfMemoryNameNeedBudgetAndUse) {
   const auto device = OpenDevice(options);
   const auto block = device->memory().Allocate(800);
   ASSERT_TRUE(block.ok());
-  EXPECT_EQ(device->budget_bytes(), 2000u);
+  EXPECT_EQ(device->budget_bytes(), 1536u);  // in units of 512
   EXPECT_EQ(device->used_bytes(), 1024u);
   for (const size_t bytes : {size_t{600}, std::numeric_limits<size_t>::max()})
     EXPECT_EQ(device->default_stream().Allocate(bytes).status().code(),
@@ -206,7 +206,7 @@ TEST_F(CudaSuite, ErrorsOfMemoryNameNeedBudgetAndUse) {
   const auto more = device->default_stream().Allocate(1100);
   EXPECT_EQ(more.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(more.status().message(),
-              HasSubstr("cuda:0 has no room for 1100 bytes more: the budget is 2000 bytes, of "
+              HasSubstr("cuda:0 has no room for 1100 bytes more: the budget is 1536 bytes, of "
                         "which 1024 are in use"));
   const auto pinned = device->pinned_memory().Allocate(size_t{1} << 40);
   EXPECT_EQ(pinned.status().code(), absl::StatusCode::kResourceExhausted);

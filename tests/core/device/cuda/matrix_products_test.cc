@@ -38,10 +38,11 @@ class MatrixProductsTest : public ::testing::Test {
  protected:
   void SetUp() override { Open(kFakeLibrary); }
 
-  void Open(const std::string& library) {
+  void Open(const std::string& library, size_t budget_bytes = kTestBudget) {
     device_.reset();
     ResetFakeCuda();
     CudaDeviceOptions options;
+    options.budget_bytes = budget_bytes;
     options.cublas_lt = library;
     device_ = OpenDevice(options);
   }
@@ -207,6 +208,20 @@ TEST_F(MatrixProductsTest, TheWorkspaceIsInTheBudget) {
   EXPECT_EQ(Read<float>(*c_), std::vector<float>{15});
 }
 
+// The fake's workspace would take 1024 bytes.
+TEST_F(MatrixProductsTest, TheWorkspaceIsASixteenthOfASmallBudget) {
+  constexpr size_t kSmallBudget = 8192;
+  Open(kFakeLibrary, kSmallBudget);
+  MakeNumbers();
+  const auto rest = stream()
+                        .Allocate(kSmallBudget - device_->used_bytes() -
+                                  kSmallBudget / MatrixProducts::kBudgetParts)
+                        .value();
+  const absl::Status added = MultiplyNumbers();
+  EXPECT_TRUE(added.ok()) << added;
+  EXPECT_EQ(Read<float>(*c_), std::vector<float>{15});
+}
+
 TEST_F(MatrixProductsTest, ADeviceLeavesNothingOfTheLibraryBehind) {
   MakeNumbers();
   ASSERT_TRUE(MultiplyNumbers().ok());
@@ -271,13 +286,32 @@ TEST_F(MatrixProductsTest, EveryCallThatFailsIsAnErrorAndChangesNothing) {
   }
 }
 
+// CUBLAS_STATUS_NOT_INITIALIZED is what the library returns when CUDA refuses it something.
+TEST_F(MatrixProductsTest, ALibraryThatFindsNoMemoryNamesDeviceAndBudget) {
+  MakeNumbers();
+  for (const auto error : {CUBLAS_STATUS_ALLOC_FAILED, CUBLAS_STATUS_NOT_INITIALIZED}) {
+    FailNextCall("cublasLtCreate", error);
+    const absl::Status refused = MultiplyNumbers();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted) << refused;
+    EXPECT_THAT(refused.message(),
+                HasSubstr("cuda:0 has too little memory outside its budget of 262144 bytes for "
+                          "what cublasLt needs for cublasLtCreate: 1047040 bytes are free"));
+    EXPECT_TRUE(device_->health().ok());
+  }
+  FailNextCall("cublasLtCreate", CUBLAS_STATUS_NOT_INITIALIZED);
+  FailNextCall("cudaStreamQuery", cudaErrorIllegalAddress);
+  EXPECT_EQ(MultiplyNumbers().code(), absl::StatusCode::kUnavailable);
+}
+
 TEST_F(MatrixProductsTest, ErrorsNameTheProduct) {
   MakeNumbers();
   FailNextCall("cublasLtMatmul", CUBLAS_STATUS_ALLOC_FAILED);
   const absl::Status refused = MultiplyNumbers();
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(refused.message(), HasSubstr("no memory for the product of f32[1, 1] and [1, 1] on "
-                                           "stream 0 of cuda:0"));
+  EXPECT_THAT(refused.message(),
+              HasSubstr("cuda:0 has too little memory outside its budget of 262144 bytes for what "
+                        "cublasLt needs for the product of f32[1, 1] and [1, 1] on stream 0 of "
+                        "cuda:0: 1046016 bytes are free"));
   // cublasLt says nothing of the device, but CUDA does.
   FailNextCall("cublasLtMatmul", CUBLAS_STATUS_EXECUTION_FAILED);
   FailNextCall("cudaStreamQuery", cudaErrorIllegalAddress);
