@@ -9,6 +9,10 @@ PASSED = "echo '[  PASSED  ] 12 tests.'"
 SKIPPED = PASSED + "; echo '[  SKIPPED ] 3 tests, listed below:'"
 FAILED = ("echo '[  PASSED  ] 11 tests.'; echo '[  FAILED  ] 1 test, listed below:'; "
           "echo '[  FAILED  ] A.B'; exit 1")
+NONE = ', "peer": null, "speedup": null, '
+MEASURED = (r"""echo '{"case": "gpu_opt_adam", "carrier": "none", "value": 0.6125, "unit": "ms",""" +
+            r""" "p99": null%s"floor": 0.55, "efficiency": 0.898, "spread": 0.021}'""" % NONE)
+ALONE = "; echo 'gpu_allreduce: not run: it needs 2 devices, and --devices names 1' >&2"
 GPU = "echo 'NVIDIA Test, 580.1, 81920 MiB'"
 
 
@@ -19,6 +23,7 @@ class GpuCheckTest(unittest.TestCase):
         self.page = os.path.join(self.folder.name, "gpu.md")
         self.write("gpu_test", PASSED)
         self.write("gpu_kernels_test", PASSED)
+        self.write("bench", MEASURED + ALONE)
 
     def write(self, name, script):
         path = os.path.join(self.folder.name, name)
@@ -59,7 +64,34 @@ class GpuCheckTest(unittest.TestCase):
         self.assertIn("GPU: NVIDIA Test, 81920 MiB. Driver: 580.1.", page)
         self.assertIn("| `gpu_test` | 12 passed |", page)
         self.assertIn("memcheck | not run: there is no compute-sanitizer |", page)
-        self.assertIn("GPU cases of the benchmark | not run", page)
+        self.assertIn("| cases of the benchmark | 1 measured |", page)
+        self.assertIn("| `gpu_allreduce` | not run: it needs 2 devices", page)
+
+    def test_the_page_has_the_results_of_the_benchmark(self):
+        self.write("nvidia-smi", "%s; %s" % (GPU, GPU))
+        self.write("bench", '[ "$*" = "--json --only=gpu_* --devices=cuda:0,cuda:1" ] || exit 7\n'
+                   + MEASURED)
+        status, page = self.check("--quick")
+        self.assertEqual(status, 0)
+        self.assertIn("GPU: 2 x NVIDIA Test, 81920 MiB.", page)
+        self.assertIn("| `gpu_opt_adam` | 0.6125 | ms | 0.55 | 0.898 | 2.1 % |", page)
+        self.assertNotIn("gpu_allreduce", page)
+
+    def test_a_case_that_fails_is_a_failure(self):
+        self.write("nvidia-smi", GPU)
+        self.write("bench", MEASURED + "; echo 'gpu_mlp: INTERNAL: the loss | is wrong' >&2; exit 1")
+        status, page = self.check("--quick")
+        self.assertEqual(status, 1)
+        self.assertIn("| cases of the benchmark | exit 1 |", page)
+        self.assertIn("| `gpu_mlp` | INTERNAL: the loss \\| is wrong |", page)
+        self.assertIn("| `gpu_opt_adam` | 0.6125 |", page)
+
+    def test_a_benchmark_that_measures_nothing_is_a_failure(self):
+        self.write("nvidia-smi", GPU)
+        self.write("bench", "exit 0")
+        status, page = self.check("--quick")
+        self.assertEqual(status, 1)
+        self.assertIn("| cases of the benchmark | exit 0 |", page)
 
     def test_checkers_run_on_every_test_unless_quick(self):
         self.write("nvidia-smi", GPU)
