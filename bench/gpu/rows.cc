@@ -197,7 +197,7 @@ class UpdateWorkload : public RowsWorkload {
     return CheckNear("the update", got, want);
   }
 
-  const kernels::RowAdagradOptions options_;
+  const kernels::RowAdagradOptions options_ = {};
   optim::GroupRowsKernel* group_ = nullptr;
   optim::StepRowsKernel<kernels::RowAdagradOptions>* step_rows_ = nullptr;
   Tensor gradients_, sums_;
