@@ -6,10 +6,13 @@
 #include <functional>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "core/base/status.h"
 
@@ -24,14 +27,27 @@ std::string Runfile(absl::string_view path) {
   return absl::StrCat(exe, ".runfiles/psd/", path);
 }
 
+// Whether `text` is the name, or the beginning of the name and a "*".
+bool Names(absl::string_view text, absl::string_view name) {
+  return absl::ConsumeSuffix(&text, "*") ? absl::StartsWith(name, text) : name == text;
+}
+
 absl::Status SetCase(const std::string& text, Options* options) {
   std::vector<std::string> known;
-  for (const Case& one : AllCases()) known.push_back(one.name);
-  if (std::find(known.begin(), known.end(), text) == known.end()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("unknown case '", text, "'; known: ", absl::StrJoin(known, ", ")));
+  const size_t before = options->only.size();
+  for (const Case& one : AllCases()) {
+    known.push_back(one.name);
+    if (Names(text, one.name)) options->only.push_back(one.name);
   }
-  options->only.push_back(text);
+  if (options->only.size() > before) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("unknown case '", text, "'; known: ", absl::StrJoin(known, ", ")));
+}
+
+absl::Status SetDevices(const std::string& text, Options* options) {
+  server::DaemonConfig config;
+  PSD_RETURN_IF_ERROR(server::FindConfigField("devices")->parse(text, config));
+  options->devices = std::move(config.devices);
   return absl::OkStatus();
 }
 
@@ -84,11 +100,16 @@ auto Store(F member) {
 
 const std::vector<Flag>& Flags() {
   static const auto& flags = *new std::vector<Flag>{
-      {"--only", "CASE", "only this case; may be repeated", SetCase},
+      {"--only", "CASE", "only this case, or all that begin so, as in 'gpu_*'; may be repeated",
+       SetCase},
       {"--carrier", "C",
        "grpc (default) or shm; the peer uses TCP or its shared memory accordingly", SetCarrier},
       {"--blocks", "N", "how many blocks each case runs; the default depends on the case",
        SetBlocks},
+      {"--devices", "LIST",
+       "for the cases of devices, such as cuda:0,cuda:1 (default: cuda:0); on emu:0 and others\n"
+       "                    these cases are tiny, and show only that they work",
+       SetDevices},
       {"--daemon", "PATH", "another psd than the one built with the benchmark",
        Store([](Options* o) -> std::string& { return o->environment.daemon; })},
       {"--helper", "PATH", "another bench/helper than the one built with the benchmark",
@@ -116,6 +137,8 @@ std::string OptionsHelp() {
 
 absl::StatusOr<Options> ParseOptions(const std::vector<std::string>& arguments) {
   Options options;
+  options.devices.resize(1);  // number 0
+  options.devices[0].kind = server::DeviceConfig::Kind::kCuda;
   options.environment.daemon = Runfile("server/daemon/psd");
   options.environment.helper = Runfile("bench/helper");
   options.peer_script = Runfile("bench/peer/torch_rpc_bench.py");

@@ -8,15 +8,17 @@
 
 #include "absl/status/statusor.h"
 #include "bench/workload.h"
+#include "server/daemon/config.h"
 
 namespace psd::bench {
 
 struct Options {
   bool json = false;
   bool help = false;
-  std::vector<std::string> only;  // the names of cases that exist; empty: all cases
-  std::optional<int> blocks;      // replaces the number of blocks of each case
-  Environment environment;
+  std::vector<std::string> only;              // the names of cases that exist; empty: all cases
+  std::optional<int> blocks;                  // replaces the number of blocks of each case
+  Environment environment;                    // its devices are not opened yet
+  std::vector<server::DeviceConfig> devices;  // for the cases of devices
   std::string peer_script;
 };
 

@@ -43,16 +43,15 @@ namespace psd::bench {
 HWY_EXPORT(Read);
 HWY_EXPORT(Update);
 
-std::vector<int64_t> SkewedIds() {
-  std::vector<int64_t> ids(kTableIds);
+std::vector<int64_t> SkewedIds(size_t count, int64_t rows) {
+  std::vector<int64_t> ids(count);
   uint64_t x = 88172645463325252u;  // xorshift64 (Marsaglia, 2003)
   for (int64_t& id : ids) {
     x ^= x << 13;
     x ^= x >> 7;
     x ^= x << 17;
     const double unit = static_cast<double>(x >> 11) * 0x1p-53;
-    id = std::min(kTableRows - 1,
-                  static_cast<int64_t>(std::pow(static_cast<double>(kTableRows), unit)));
+    id = std::min(rows - 1, static_cast<int64_t>(std::pow(static_cast<double>(rows), unit)));
   }
   return ids;
 }

@@ -13,9 +13,9 @@ inline constexpr int64_t kTableRows = 1'000'000;
 inline constexpr int64_t kTableWidth = 64;
 inline constexpr size_t kTableIds = 32'768;
 
-// Returns ids that are skewed like accesses to embeddings: equally many ids are in [1, 10), in
-// [10, 100), and so on. The ids are the same every time.
-std::vector<int64_t> SkewedIds();
+// Returns `count` ids below `rows` that are skewed like accesses to embeddings: equally many ids
+// are in [1, 10), in [10, 100), and so on. The ids are the same every time.
+std::vector<int64_t> SkewedIds(size_t count = kTableIds, int64_t rows = kTableRows);
 
 // Sets out[i] to table[ids[i]].
 void RowsRead(const float* table, const std::vector<int64_t>& ids, float* out);

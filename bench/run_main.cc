@@ -9,9 +9,11 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
+#include "bench/gpu/devices.h"
 #include "bench/options.h"
 #include "bench/peer.h"
 #include "bench/report.h"
@@ -43,20 +45,31 @@ class Peers {
   std::unique_ptr<Peer> tcp_;
 };
 
-// Returns whether all cases succeeded. Compares with no peer if `peers` is null.
+// Returns whether the devices that the case needs are there. Otherwise says why it is not run.
+bool HasDevices(const Case& one, GpuDevices& devices, Environment& environment) {
+  const absl::Status ready = devices.Provide(one.devices, environment);
+  if (ready.ok()) return true;
+  std::fprintf(stderr, "%s: not run: %s\n", one.name.c_str(), std::string(ready.message()).c_str());
+  return false;
+}
+
+// Returns whether all cases that were run succeeded. Compares with no peer if `peers` is null.
 bool RunCases(const Options& options, Peers* peers) {
   bool ok = true;
+  GpuDevices devices(options.devices);
+  Environment environment = options.environment;
   if (!options.json) std::printf("%s\n", TableHead().c_str());
   for (Case& one : AllCases()) {
     const bool wanted = std::count(options.only.begin(), options.only.end(), one.name) > 0;
     if (!wanted && (!options.only.empty() || (peers != nullptr && !one.has_peer))) continue;
+    if (!HasDevices(one, devices, environment)) continue;
     one.blocks = options.blocks.value_or(one.blocks);
     const absl::StatusOr<Peer*> peer = peers == nullptr ? nullptr : peers->For(one);
     if (!peer.ok()) {
       std::fprintf(stderr, "compare: %s\n", std::string(peer.status().message()).c_str());
       return false;
     }
-    const absl::StatusOr<Row> row = RunCase(one, options.environment, *peer);
+    const absl::StatusOr<Row> row = RunCase(one, environment, *peer);
     if (row.ok()) {
       std::printf("%s\n", (options.json ? RowAsJson(*row) : RowAsText(*row)).c_str());
       std::fflush(stdout);

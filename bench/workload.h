@@ -3,6 +3,7 @@
 // A benchmark case: operations of psd, and a floor, which is the cost of the same work on the bare
 // machine.
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -12,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "core/base/device.h"
 
 namespace psd::bench {
 
@@ -30,6 +32,8 @@ struct Environment {
   std::string helper;            // //bench:helper
   std::string carrier = "grpc";  // or "shm": how a job's processes exchange messages
   Network network;
+  // What the cases of devices run on. Shared with the workers that they start.
+  std::vector<std::shared_ptr<Device>> devices;
 };
 
 // The unit in which a cost (seconds per operation, or bytes of memory) is shown: as cost * factor,
@@ -63,6 +67,7 @@ struct Case {
   bool has_peer = true;  // whether the peer has the same case
   // Whether the peer has no shared memory for this case. Then it uses TCP, whatever psd uses.
   bool peer_needs_tcp = false;
+  size_t devices = 0;  // how many Environment::devices it needs; it is not run if there are fewer
   int blocks = 7;
   std::function<std::unique_ptr<Workload>()> make;
 };

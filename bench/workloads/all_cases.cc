@@ -1,5 +1,6 @@
 #include <utility>
 
+#include "bench/gpu/cases.h"
 #include "bench/workloads/cases.h"
 
 namespace psd::bench {
@@ -8,7 +9,7 @@ std::vector<Case> AllCases() {
   std::vector<Case> all;
   for (auto family : {CallCases, MixedCases, PullCases, PushCases, StepCases, FloodCases,
                       GraphCases, OptimizerCases, RowsCases, TrainerCases, GroupCases, MemoryCases,
-                      ReferenceCases, SavingCases}) {
+                      ReferenceCases, SavingCases, GpuCases}) {
     for (Case& one : family()) all.push_back(std::move(one));
   }
   return all;

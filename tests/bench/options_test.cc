@@ -25,12 +25,21 @@ TEST(Options, DefaultIsEveryCaseOnThisHost) {
   EXPECT_THAT(options->environment.network.enter, IsEmpty());
   EXPECT_EQ(options->environment.network.host, "127.0.0.1");
   EXPECT_EQ(options->environment.network.delay, absl::ZeroDuration());
+  ASSERT_EQ(options->devices.size(), 1u);
+  EXPECT_EQ(options->devices[0].name(), "cuda:0");
+}
+
+TEST(Options, AStarStandsForTheRestOfTheNames) {
+  const auto options = ParseOptions({"--only=step_small*", "--only", "call_empty"});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_THAT(options->only, ElementsAre("step_small", "step_small_carried", "call_empty"));
 }
 
 TEST(Options, ValuesFollowFlagsWithOrWithoutAnEqualsSign) {
-  const auto options = ParseOptions({"--json", "--only=call_empty", "--only", "pull_16MiB",
-                                     "--blocks=3", "--enter", "ssh -T far", "--host=10.0.0.5",
-                                     "--delay", "10ms", "--daemon=/a=b", "--carrier", "shm"});
+  const auto options =
+      ParseOptions({"--json", "--only=call_empty", "--only", "pull_16MiB", "--blocks=3", "--enter",
+                    "ssh -T far", "--host=10.0.0.5", "--delay", "10ms", "--daemon=/a=b",
+                    "--carrier", "shm", "--devices", "emu:1=2GiB,cuda:2"});
   ASSERT_TRUE(options.ok()) << options.status();
   EXPECT_TRUE(options->json);
   EXPECT_THAT(options->only, ElementsAre("call_empty", "pull_16MiB"));
@@ -40,11 +49,17 @@ TEST(Options, ValuesFollowFlagsWithOrWithoutAnEqualsSign) {
   EXPECT_EQ(options->environment.network.delay, absl::Milliseconds(10));
   EXPECT_EQ(options->environment.daemon, "/a=b");
   EXPECT_EQ(options->environment.carrier, "shm");
+  ASSERT_EQ(options->devices.size(), 2u);
+  EXPECT_EQ(options->devices[0].name(), "emu:1");
+  EXPECT_EQ(options->devices[0].budget_bytes, size_t{2} << 30);
+  EXPECT_EQ(options->devices[1].name(), "cuda:2");
 }
 
 TEST(Options, MistakesAreNamedWithTheirFlag) {
   const std::vector<std::pair<std::string, std::string>> mistakes = {
       {"--only=none", "unknown case 'none'; known: call_empty"},
+      {"--only=gpu_x*", "unknown case 'gpu_x*'; known: call_empty"},
+      {"--devices=gpu0", "gpu0"},
       {"--carrier=pigeon", "'pigeon' is none; grpc and shm are"},
       {"--blocks=0", "'0' is no number from 1"},
       {"--delay=10", "'10' is no time, such as 10ms"},
@@ -61,8 +76,9 @@ TEST(Options, MistakesAreNamedWithTheirFlag) {
 }
 
 TEST(Options, HelpHasALineForEveryFlag) {
-  for (const char* flag : {"--json", "--only CASE", "--carrier C", "--blocks N", "--daemon PATH",
-                           "--helper PATH", "--enter COMMAND", "--host IP", "--delay TIME"}) {
+  for (const char* flag :
+       {"--json", "--only CASE", "--carrier C", "--blocks N", "--devices LIST", "--daemon PATH",
+        "--helper PATH", "--enter COMMAND", "--host IP", "--delay TIME"}) {
     EXPECT_THAT(OptionsHelp(), HasSubstr(flag));
   }
 }
