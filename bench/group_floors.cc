@@ -1,89 +1,85 @@
 #include "bench/group_floors.h"
 
-#include <algorithm>
-#include <atomic>
-#include <cstring>
 #include <thread>
+#include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "core/base/clock.h"
+#include "core/base/status.h"
 
 namespace psd::bench {
-namespace {
 
-constexpr size_t kBlock = 4096;  // floats that stay in the first cache while they are summed
+GroupFloor::Arithmetic::Arithmetic(size_t elements)
+    : parameters(elements),
+      coefficients(elements),
+      first_moments(elements),
+      second_moments(elements),
+      next(elements) {}
 
-// Adds `size` elements of all inputs up.
-void SumBlock(const std::vector<std::unique_ptr<MappedFloats>>& inputs, size_t first, size_t size,
-              float* sum) {
-  std::memcpy(sum, inputs[0]->data() + first, size * sizeof(float));
-  for (size_t rank = 1; rank < inputs.size(); ++rank) {
-    const float* input = inputs[rank]->data() + first;
-    for (size_t i = 0; i < size; ++i) sum[i] += input[i];
+absl::StatusOr<std::unique_ptr<GroupFloor>> GroupFloor::Create(const std::string& task,
+                                                               const std::string& carrier,
+                                                               int ranks, size_t elements) {
+  std::unique_ptr<GroupFloor> floor(new GroupFloor(ranks, elements));
+  floor->work_ = floor->WorkOf(task);
+  if (floor->work_ == nullptr)
+    return absl::InvalidArgumentError(absl::StrCat("there is no floor of '", task, "'"));
+  if (task != "allreduce") {
+    for (int rank = 0; rank < ranks; ++rank)
+      floor->arithmetic_.push_back(std::make_unique<Arithmetic>(elements));
   }
+  if (carrier == "shm") {
+    floor->exchange_ = ExchangeInMemory(floor->floats_);
+  } else {
+    PSD_ASSIGN_OR_RETURN(floor->exchange_, ExchangeOverTcp(floor->floats_));
+  }
+  return floor;
 }
 
-}  // namespace
-
-// Lets threads go on when all have come. They yield while they wait, and do not sleep.
-class AllReduceFloor::Barrier {
- public:
-  explicit Barrier(size_t threads) : threads_(threads) {}
-
-  void Wait() {
-    const size_t turn = turn_.load(std::memory_order_acquire);
-    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == threads_) {
-      arrived_.store(0, std::memory_order_relaxed);
-      turn_.store(turn + 1, std::memory_order_release);
-      return;
-    }
-    while (turn_.load(std::memory_order_acquire) == turn) std::this_thread::yield();
+GroupFloor::Work GroupFloor::WorkOf(const std::string& task) {
+  const size_t all = floats_.elements();
+  const auto all_reduce = [this](size_t rank) {
+    exchange_->ReduceScatter(rank);
+    exchange_->AllGather(rank);
+  };
+  if (task == "allreduce") return all_reduce;
+  if (task == "ddp_step") {
+    return [this, all, all_reduce](size_t rank) {
+      const Arithmetic& on = *arithmetic_[rank];
+      Consume(StepMath(on.parameters.data(), on.coefficients.data(), floats_.input(rank), all));
+      all_reduce(rank);
+      UpdateR4W3(on.parameters.data(), floats_.result(rank), on.first_moments.data(),
+                 on.second_moments.data(), on.next.data(), all);
+    };
   }
-
- private:
-  const size_t threads_;
-  std::atomic<size_t> arrived_{0};
-  std::atomic<size_t> turn_{0};
-};
-
-AllReduceFloor::AllReduceFloor(int ranks, size_t elements) : elements_(elements) {
-  for (int rank = 0; rank < ranks; ++rank) {
-    inputs_.push_back(std::make_unique<MappedFloats>(elements));
-    results_.push_back(std::make_unique<MappedFloats>(elements));
+  if (task == "zero_step") {
+    return [this](size_t rank) {
+      const Arithmetic& on = *arithmetic_[rank];
+      const size_t first = floats_.FirstOf(rank);
+      UpdateR4W3(on.parameters.data() + first, floats_.input(rank) + first,
+                 on.first_moments.data() + first, on.second_moments.data() + first,
+                 floats_.result(rank) + first, floats_.SizeOf(rank));
+      exchange_->AllGather(rank);
+    };
   }
+  return nullptr;
 }
 
-std::vector<double> AllReduceFloor::Run(int times) {
-  Barrier barrier(inputs_.size());
+std::vector<double> GroupFloor::Run(int times) const {
   std::vector<std::thread> others;
-  for (size_t rank = 1; rank < inputs_.size(); ++rank) {
-    others.emplace_back([this, rank, times, &barrier] {
-      for (int i = 0; i < times; ++i) AllReduce(rank, barrier);
+  for (size_t rank = 1; rank < floats_.ranks(); ++rank) {
+    others.emplace_back([this, rank, times] {
+      for (int i = 0; i < times; ++i) work_(rank);
     });
   }
   std::vector<double> seconds;
   for (int i = 0; i < times; ++i) {
     const absl::Time start = Clock::Steady().Now();
-    AllReduce(0, barrier);
+    work_(0);
     seconds.push_back(absl::ToDoubleSeconds(Clock::Steady().Now() - start));
   }
   for (std::thread& other : others) other.join();
   return seconds;
-}
-
-void AllReduceFloor::AllReduce(size_t rank, Barrier& barrier) {
-  float* result = results_[rank]->data();
-  const size_t end = FirstOf(rank + 1);
-  for (size_t first = FirstOf(rank); first < end; first += kBlock)
-    SumBlock(inputs_, first, std::min(kBlock, end - first), result + first);
-  barrier.Wait();  // until all sums are there
-  for (size_t other = 0; other < inputs_.size(); ++other) {
-    if (other == rank) continue;
-    const size_t first = FirstOf(other);
-    std::memcpy(result + first, results_[other]->data() + first,
-                (FirstOf(other + 1) - first) * sizeof(float));
-  }
-  barrier.Wait();  // until all have copied them
 }
 
 }  // namespace psd::bench

@@ -1,38 +1,53 @@
 #pragma once
 
-// The floor of an all-reduce of ranks on one machine: the memory traffic of a reduce-scatter and an
-// all-gather, and the two times that all ranks wait for each other.
+// Floors of the work of a group whose ranks are on one machine, one thread for each rank: what goes
+// between the ranks, over the bare memory or bare TCP, and the arithmetic, fused.
 
 #include <cstddef>
+#include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "bench/floors.h"
+#include "bench/rank_exchange.h"
 
 namespace psd::bench {
 
-// One thread for each rank. Thread-compatible.
-class AllReduceFloor {
+// Thread-compatible.
+class GroupFloor {
  public:
-  // `elements` is the number of floats of each rank. Requires: a multiple of 16, and at least one
-  // rank.
-  AllReduceFloor(int ranks, size_t elements);
+  // `task` is one of RankOptions: "allreduce" reduces `elements` floats of each rank; "ddp_step"
+  // also computes as many gradients before, and steps Adam on every rank after it; in "zero_step"
+  // every rank steps Adam on its part of the parameters, and gives it to the others. `carrier` is
+  // "shm" or "grpc", for which the floor is bare TCP. Requires: `elements` is a multiple of 16, and
+  // there is at least one rank. Errors: INVALID_ARGUMENT if there is no such task; those of
+  // ExchangeOverTcp.
+  static absl::StatusOr<std::unique_ptr<GroupFloor>> Create(const std::string& task,
+                                                            const std::string& carrier, int ranks,
+                                                            size_t elements);
 
-  // Reduces so many times: each rank sums its part of all inputs, in the order of the ranks, and
-  // then copies the sums of the others. Returns the seconds that each time takes.
-  std::vector<double> Run(int times);
+  // Does the work so many times. Returns the seconds that each time takes.
+  std::vector<double> Run(int times) const;
 
-  const MappedFloats& input(int rank) const { return *inputs_[static_cast<size_t>(rank)]; }
-  const MappedFloats& result(int rank) const { return *results_[static_cast<size_t>(rank)]; }
+  const RankFloats& floats() const { return floats_; }
 
  private:
-  class Barrier;
-  // The index of the first element of a rank's part.
-  size_t FirstOf(size_t rank) const { return rank * elements_ / inputs_.size(); }
-  void AllReduce(size_t rank, Barrier& barrier);
+  // What Adam and the gradients take beside the input, which holds the gradients, and the result.
+  struct Arithmetic {
+    explicit Arithmetic(size_t elements);
+    MappedFloats parameters, coefficients, first_moments, second_moments, next;
+  };
+  using Work = std::function<void(size_t rank)>;
 
-  const size_t elements_;
-  std::vector<std::unique_ptr<MappedFloats>> inputs_, results_;  // by rank
+  GroupFloor(int ranks, size_t elements) : floats_(ranks, elements) {}
+  Work WorkOf(const std::string& task);
+
+  const RankFloats floats_;
+  std::unique_ptr<RankExchange> exchange_;
+  std::vector<std::unique_ptr<Arithmetic>> arithmetic_;  // by rank; empty for "allreduce"
+  Work work_;
 };
 
 }  // namespace psd::bench

@@ -1,9 +1,8 @@
-// allreduce_<size>_<n>: an all-reduce of n ranks, each in its own process. Floor: the memory
-// traffic of a reduce-scatter and an all-gather by n threads. ddp_step_<n>: a step of n ranks with
-// replicas: forward, backward, the mean of the gradients over the ranks, Adam on every rank. 16
-// parameters of a million floats. ddp_small_<n>: the same with 1,000 parameters of 256 floats,
-// whose gradients travel in one all-reduce. zero_step_<n>: a step of Adam over 16 parameters of a
-// million floats, whose state n ranks share.
+// allreduce_<size>_<n>: an all-reduce of n ranks, each in its own process. ddp_step_<n>: a step of
+// n ranks with replicas: forward, backward, the mean of the gradients over the ranks, Adam on every
+// rank. 16 parameters of a million floats. ddp_small_<n>: the same with 1,000 parameters of 256
+// floats, whose gradients travel in one all-reduce. zero_step_<n>: a step of Adam over 16
+// parameters of a million floats, whose state n ranks share. Floors: see GroupFloor.
 
 #include <memory>
 #include <optional>
@@ -55,6 +54,9 @@ class Ranks : public Workload {
       helpers_.push_back(std::move(helper));
     }
     PSD_ASSIGN_OR_RETURN(work_, RankWork::Join(options));
+    const auto elements = static_cast<size_t>(task_.elements * task_.tensors);
+    PSD_ASSIGN_OR_RETURN(floor_,
+                         GroupFloor::Create(task_.name, environment.carrier, ranks_, elements));
     return RunPsd().status();
   }
 
@@ -71,16 +73,13 @@ class Ranks : public Workload {
   }
 
   absl::StatusOr<std::optional<double>> RunFloor() override {
-    if (task_.name != "allreduce") return std::nullopt;
-    if (floor_ == nullptr)
-      floor_ = std::make_unique<AllReduceFloor>(ranks_, static_cast<size_t>(task_.elements));
     return Median(floor_->Run(task_.runs));
   }
 
  private:
   const int ranks_;
   const Task task_;
-  std::unique_ptr<AllReduceFloor> floor_;
+  std::unique_ptr<GroupFloor> floor_;
   std::unique_ptr<Job> job_;
   std::vector<std::unique_ptr<Process>> helpers_;
   std::unique_ptr<RankWork> work_;  // leaves before the helpers end

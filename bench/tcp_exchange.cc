@@ -1,0 +1,165 @@
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <thread>
+#include <utility>
+
+#include "bench/rank_exchange.h"
+#include "core/base/status.h"
+#include "core/base/unique_fd.h"
+
+namespace psd::bench {
+namespace {
+
+absl::Status Refused(const char* what) {
+  return absl::ErrnoToStatus(errno, what);
+}
+
+using Connection = std::pair<UniqueFd, UniqueFd>;  // its two ends
+
+absl::StatusOr<Connection> Connect() {
+  const UniqueFd listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(address);
+  auto* const generic = reinterpret_cast<sockaddr*>(&address);
+  if (bind(listener.get(), generic, length) != 0 || listen(listener.get(), 1) != 0 ||
+      getsockname(listener.get(), generic, &length) != 0) {
+    return Refused("tcp exchange: cannot listen");
+  }
+  UniqueFd one(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (connect(one.get(), generic, length) != 0) return Refused("tcp exchange: cannot connect");
+  UniqueFd other(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  if (!other.valid()) return Refused("tcp exchange: cannot accept");
+  const int no_delay = 1;
+  for (const UniqueFd* end : {&one, &other})
+    setsockopt(end->get(), IPPROTO_TCP, TCP_NODELAY, &no_delay, sizeof(no_delay));
+  return Connection(std::move(one), std::move(other));
+}
+
+// What a rank has left to send to another one and to receive from it.
+struct Transfer {
+  int socket = -1;
+  const char* out = nullptr;
+  size_t out_bytes = 0;
+  char* in = nullptr;
+  size_t in_bytes = 0;
+
+  // Returns whether something moved.
+  bool Advance() {
+    bool moved = false;
+    if (out_bytes > 0) {
+      const ssize_t sent = send(socket, out, out_bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
+      PSD_CHECK(sent > 0 || errno == EAGAIN || errno == EINTR, "a connection to itself broke");
+      if (sent > 0) {
+        out += sent;
+        out_bytes -= static_cast<size_t>(sent);
+        moved = true;
+      }
+    }
+    if (in_bytes > 0) {
+      const ssize_t received = recv(socket, in, in_bytes, MSG_DONTWAIT);
+      PSD_CHECK(received > 0 || (received < 0 && (errno == EAGAIN || errno == EINTR)),
+                "a connection to itself broke");
+      if (received > 0) {
+        in += received;
+        in_bytes -= static_cast<size_t>(received);
+        moved = true;
+      }
+    }
+    return moved;
+  }
+  bool done() const { return out_bytes == 0 && in_bytes == 0; }
+};
+
+// Sends and receives until all is done. Yields while nothing moves, and does not sleep.
+void Run(std::vector<Transfer>& transfers) {
+  for (bool done = false; !done;) {
+    done = true;
+    bool moved = false;
+    for (Transfer& transfer : transfers) {
+      moved = transfer.Advance() || moved;
+      done = done && transfer.done();
+    }
+    if (!done && !moved) std::this_thread::yield();
+  }
+}
+
+class TcpExchange : public RankExchange {
+ public:
+  // sockets[i][j] is the end of rank i of its connection to rank j.
+  TcpExchange(const RankFloats& floats, std::vector<std::vector<UniqueFd>> sockets)
+      : floats_(floats), sockets_(std::move(sockets)), received_(floats.ranks()) {
+    for (size_t rank = 0; rank < floats.ranks(); ++rank) {
+      for (size_t from = 0; from < floats.ranks(); ++from) {
+        received_[rank].push_back(
+            from == rank ? nullptr : std::make_unique<MappedFloats>(floats.SizeOf(rank)));
+      }
+    }
+  }
+
+  void ReduceScatter(size_t rank) override {
+    std::vector<Transfer> transfers;
+    std::vector<const float*> parts;
+    for (size_t other = 0; other < floats_.ranks(); ++other) {
+      if (other == rank) {
+        parts.push_back(floats_.input(rank) + floats_.FirstOf(rank));
+        continue;
+      }
+      float* const to = received_[rank][other]->data();
+      transfers.push_back(Between(rank, other, floats_.input(rank), other, to, rank));
+      parts.push_back(to);
+    }
+    Run(transfers);
+    floats_.SumPart(rank, parts);
+  }
+
+  void AllGather(size_t rank) override {
+    std::vector<Transfer> transfers;
+    for (size_t other = 0; other < floats_.ranks(); ++other) {
+      if (other == rank) continue;
+      float* const to = floats_.result(rank) + floats_.FirstOf(other);
+      transfers.push_back(Between(rank, other, floats_.result(rank), rank, to, other));
+    }
+    Run(transfers);
+  }
+
+ private:
+  // `rank` sends part `sent` of `array` to `other`, from which it receives a part as long as part
+  // `received`.
+  Transfer Between(size_t rank, size_t other, const float* array, size_t sent, float* to,
+                   size_t received) const {
+    Transfer transfer;
+    transfer.socket = sockets_[rank][other].get();
+    transfer.out = reinterpret_cast<const char*>(array + floats_.FirstOf(sent));
+    transfer.out_bytes = floats_.SizeOf(sent) * sizeof(float);
+    transfer.in = reinterpret_cast<char*>(to);
+    transfer.in_bytes = floats_.SizeOf(received) * sizeof(float);
+    return transfer;
+  }
+
+  const RankFloats& floats_;
+  const std::vector<std::vector<UniqueFd>> sockets_;
+  std::vector<std::vector<std::unique_ptr<MappedFloats>>> received_;  // by rank and sender; null from itself
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RankExchange>> ExchangeOverTcp(const RankFloats& floats) {
+  std::vector<std::vector<UniqueFd>> sockets(floats.ranks());
+  for (std::vector<UniqueFd>& row : sockets) row.resize(floats.ranks());
+  for (size_t i = 0; i < floats.ranks(); ++i) {
+    for (size_t j = i + 1; j < floats.ranks(); ++j) {
+      PSD_ASSIGN_OR_RETURN(Connection connection, Connect());
+      sockets[i][j] = std::move(connection.first);
+      sockets[j][i] = std::move(connection.second);
+    }
+  }
+  return std::make_unique<TcpExchange>(floats, std::move(sockets));
+}
+
+}  // namespace psd::bench
