@@ -97,9 +97,8 @@ absl::StatusOr<std::vector<OwnerAddress>> FindOwners(const Options& options) {
     return owner.name == known[0].name;
   });
   if (!listed && !asked.hosts_nothing) all.push_back(known[0]);
-  std::sort(all.begin(), all.end(), [](const OwnerAddress& a, const OwnerAddress& b) {
-    return a.name < b.name;
-  });
+  std::sort(all.begin(), all.end(),
+            [](const OwnerAddress& a, const OwnerAddress& b) { return a.name < b.name; });
   PSD_RETURN_IF_ERROR((*first)->Shutdown());
   return all;
 }
