@@ -46,12 +46,13 @@ std::vector<ParameterPlan> PlanModel(std::vector<std::string> owners) {
 }
 
 absl::StatusOr<std::vector<RRef>> AttachModel(Worker& worker,
-                                              const std::vector<ParameterPlan>& plan,
-                                              uint64_t seed) {
+                                              const std::vector<ParameterPlan>& plan, uint64_t seed,
+                                              const std::string& device) {
   std::vector<RRef> parameters;
   for (const ParameterPlan& parameter : plan) {
     CreateOptions options;
     options.requires_grad = true;
+    options.device = device;
     const Program create = Uniform(parameter.shape, -parameter.bound, parameter.bound, ++seed);
     PSD_ASSIGN_OR_RETURN(RRef rref,
                          worker.GetOrCreate(parameter.owner, parameter.name, create, options));

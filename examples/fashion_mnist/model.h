@@ -25,10 +25,10 @@ struct ParameterPlan {
 std::vector<ParameterPlan> PlanModel(std::vector<std::string> owners);
 
 // Returns references to all parameters in the plan's order, and creates those that do not exist
-// yet.
+// yet, on this device of their owners.
 absl::StatusOr<std::vector<RRef>> AttachModel(Worker& worker,
-                                              const std::vector<ParameterPlan>& plan,
-                                              uint64_t seed);
+                                              const std::vector<ParameterPlan>& plan, uint64_t seed,
+                                              const std::string& device = "cpu");
 
 // Computes logits f32[n, 10] from images f32[n, 784].
 Variable Forward(const Variable& images, const std::vector<Variable>& parameters);

@@ -28,6 +28,8 @@ ABSL_FLAG(int, epochs, 10, "Passes over the data.");
 ABSL_FLAG(int, batch, 128, "Images per step.");
 ABSL_FLAG(double, lr, 5e-4, "Adam's learning rate.");
 ABSL_FLAG(uint64_t, seed, 1, "Of the initial parameters and of the order of the data.");
+ABSL_FLAG(std::string, device, "cpu",
+          "Where the owners keep the parameters: 'auto', or one of their --devices.");
 ABSL_FLAG(double, seconds, 0, "Stop training after so many seconds; 0: no limit.");
 ABSL_FLAG(bool, start_afresh, false,
           "Begin the optimizer anew if an owner was restarted and has lost its part of it.");
@@ -120,7 +122,8 @@ absl::Status Train() {
   worker_options.owners = options.owners;
   PSD_ASSIGN_OR_RETURN(std::unique_ptr<Worker> worker, Worker::Start(std::move(worker_options)));
   PSD_ASSIGN_OR_RETURN(const std::vector<RRef> parameters,
-                       AttachModel(*worker, PlanModel(NamesOf(options.owners)), options.seed));
+                       AttachModel(*worker, PlanModel(NamesOf(options.owners)), options.seed,
+                                   absl::GetFlag(FLAGS_device)));
   Adam adam;
   adam.lr = options.lr;
   JoinOptions join;

@@ -49,14 +49,32 @@ class DemoTest(unittest.TestCase):
         write_set(self.data, "train", 2560, seed=1)
         write_set(self.data, "t10k", 200, seed=2)
 
-    def plan(self, epochs=2, seconds=0):
+    def plan(self, epochs=2, seconds=0, device=None):
         return demo.Plan(psd=PSD, train=TRAIN, evaluate=EVALUATE, data=self.data, epochs=epochs,
-                         seconds=seconds)
+                         seconds=seconds, device=device)
+
+    def script(self, command):
+        path = os.path.join(self.data, "script")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("#!/bin/sh\nexec " + command + "\n")
+        os.chmod(path, 0o755)
+        return path
 
     def test_two_owners_and_two_trainers_learn(self):
         result = demo.run(self.plan(), progress.ProgressLine(), children.StopRequest())
         self.assertGreater(result.accuracy, 0.9)
         self.assertGreater(result.per_s, 0)
+
+    def test_they_learn_as_well_with_the_parameters_on_a_device(self):
+        result = demo.run(self.plan(device="emu:0"), progress.ProgressLine(),
+                          children.StopRequest())
+        self.assertGreater(result.accuracy, 0.9)
+
+    def test_a_device_that_the_owners_lack_is_told(self):
+        with self.assertRaises(children.ChildFailed) as caught:
+            demo.run(self.plan()._replace(train=self.script(TRAIN + ' --device=emu:0 "$@"')),
+                     progress.ProgressLine(), children.StopRequest())
+        self.assertIn("emu:0", str(caught.exception))
 
     def test_time_limit_ends_training(self):
         result = demo.run(self.plan(epochs=1_000_000, seconds=0.5), progress.ProgressLine(),

@@ -28,9 +28,10 @@ NEXT_COMMANDS = (
     ("bazel run -c opt //examples/quickstart:train", "train on it; then change train.cc"),
     ("tools/psctl status", "see what the owner holds"),
 )
-# Paths of the three programs, the data, and the training's length.
-Plan = collections.namedtuple("Plan", "psd train evaluate data epochs seconds unit",
-                              defaults=("images",))
+# Paths of the three programs, the data, the training's length, and the device of the owners on which
+# the parameters live (None: their CPU).
+Plan = collections.namedtuple("Plan", "psd train evaluate data epochs seconds unit device",
+                              defaults=("images", None))
 Result = collections.namedtuple("Result", "accuracy tested train_s per_s unit")
 
 
@@ -39,9 +40,11 @@ def format_result(result):
         result.accuracy, result.train_s, result.unit, result.per_s)
 
 
-def build_programs(example, stop_request):
-    """Builds the programs; returns their folder."""
+def build_programs(example, device, stop_request):
+    """Builds the programs, for this device of the owners; returns their folder."""
     flags = ["-c", "opt", build.cache_flag(), *build.PROGRESS_FLAGS]
+    if device is not None and device.startswith("cuda:"):
+        flags.append("--config=cuda")
     targets = [DAEMON, "//%s:train" % example, "//%s:evaluate" % example]
     line = progress.ProgressLine(plain_interval_s=build.LOG_LINE_S)
     line.print("building psd, optimised (the first time takes some minutes)")
@@ -70,6 +73,8 @@ def start_owners(group, plan, folder):
                    "--log_level=warning"]
         if owners:
             command.append("--registrar=" + owners[0])
+        if plan.device is not None:
+            command.append("--devices=" + plan.device)
         group.start(name, command)
         owners.append("%s=%s" % (name, wait_for_address(group, name, path)))
     return owners
@@ -89,11 +94,12 @@ def wait_for_address(group, name, path):
 
 def train(group, plan, owners, line):
     """Runs the trainers to their end; returns (seconds, how many images or rows)."""
+    where = [] if plan.device is None else ["--device=" + plan.device]
     trainers = [
         group.start("trainer%d" % i, [
             plan.train, "--name=trainer%d" % i, "--owners=" + ",".join(owners),
             "--data=" + plan.data, "--part=%d/%d" % (i, TRAINERS), "--epochs=%d" % plan.epochs,
-            "--seconds=%g" % plan.seconds, "--progress_for_programs"
+            "--seconds=%g" % plan.seconds, "--progress_for_programs", *where
         ], may_end=True) for i in range(TRAINERS)
     ]
     reports, totals = {}, {}
@@ -188,7 +194,11 @@ def parse_arguments(arguments=None):
                         help="what to train on (default: fashion)")
     parser.add_argument("--file", help="adult: the path of UCI's adult.data; "
                         "fashion: the folder of the four files")
+    parser.add_argument("--device", help="fashion: the device of the owners that keeps the "
+                        "parameters: cuda:0, or emu:0, which is emulated and slow")
     parsed = parser.parse_args(arguments)
+    if parsed.device is not None and parsed.data != "fashion":
+        parser.error("--device works with --data fashion only")
     if parsed.data == "adult" and parsed.file is None:
         parser.error("--data adult needs --file PATH: UCI's adult.data, from "
                      "https://archive.ics.uci.edu/dataset/2/adult")
@@ -211,12 +221,13 @@ def main():
 
     def demo(stop_request):
         data = find_data(arguments.data, arguments.file)
-        programs = build_programs(data_set.example, stop_request)
+        programs = build_programs(data_set.example, arguments.device, stop_request)
         example = os.path.join(programs, data_set.example)
         plan = Plan(psd=os.path.join(programs, "server/daemon/psd"),
                     train=os.path.join(example, "train"),
                     evaluate=os.path.join(example, "evaluate"), data=data, epochs=EPOCHS,
-                    seconds=4 if arguments.quick else 0, unit=data_set.unit)
+                    seconds=4 if arguments.quick else 0, unit=data_set.unit,
+                    device=arguments.device)
         print_result(run(plan, line, stop_request))
 
     return guarded(demo, line)
