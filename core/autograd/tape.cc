@@ -55,15 +55,14 @@ class TapeRecorder::Tape : public ListNode {
   // no result depends are forgotten.
   void Close(std::vector<int32_t> results) {
     results_ = std::move(results);
-    std::vector<bool> needed(steps_.size());
-    for (int32_t result : results_) needed[static_cast<size_t>(result)] = true;
+    for (int32_t result : results_) steps_[static_cast<size_t>(result)].needed = true;
     for (size_t i = steps_.size(); i-- > 0;) {
-      if (!needed[i]) {
+      if (!steps_[i].needed) {
         Forget(steps_[i]);
         continue;
       }
       for (int32_t argument : ArgumentsOf(steps_[i]))
-        if (argument != kNone) needed[static_cast<size_t>(argument)] = true;
+        if (argument != kNone) steps_[static_cast<size_t>(argument)].needed = true;
     }
   }
 
@@ -95,6 +94,7 @@ class TapeRecorder::Tape : public ListNode {
     size_t first_argument = 0;  // in arguments_
     size_t arguments = 0;
     int32_t edge = kNone;  // for an entry: the number of its edge in next()
+    bool needed = false;   // set by Close: a result depends on it
   };
 
   const Step& At(int32_t step) const { return steps_[static_cast<size_t>(step)]; }
