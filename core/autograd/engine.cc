@@ -14,6 +14,16 @@
 
 namespace psd {
 
+// Called for every edge, so it is inlined.
+inline uint32_t GraphPass::Found(Node* node) {
+  const auto [number, added] = numbers_.Insert(node);
+  if (added) {
+    states_.emplace_back();
+    states_.back().node = node;
+  }
+  return static_cast<uint32_t>(number);
+}
+
 GraphPass::GraphPass(std::vector<std::shared_ptr<Node>> starts, PassContext context)
     : context_(context), starts_(std::move(starts)) {
   for (const std::shared_ptr<Node>& start : starts_) {
@@ -36,15 +46,6 @@ GraphPass::GraphPass(std::vector<std::shared_ptr<Node>> starts, PassContext cont
   sums_.Resize(sums);
   left_ = static_cast<int64_t>(states_.size());
   all_run_ = left_ == 0;
-}
-
-uint32_t GraphPass::Found(Node* node) {
-  const auto [number, added] = numbers_.Insert(node);
-  if (added) {
-    states_.emplace_back();
-    states_.back().node = node;
-  }
-  return static_cast<uint32_t>(number);
 }
 
 absl::Status GraphPass::Feed(const std::shared_ptr<Node>& start, Tensors gradients) {

@@ -30,7 +30,7 @@ class TapeRecorder::Tape : public ListNode {
   int NumInputs() const override { return static_cast<int>(results_.size()); }
 
   bool IsEntry(int32_t step) const { return At(step).function == nullptr; }
-  int32_t EdgeOf(int32_t entry) const { return At(entry).edge; }
+  const Edge& EdgeOf(int32_t entry) const { return next_[static_cast<size_t>(At(entry).edge)]; }
 
   int32_t AddEntry(Edge edge) {
     Step step;
@@ -55,15 +55,14 @@ class TapeRecorder::Tape : public ListNode {
   // no result depends are forgotten.
   void Close(std::vector<int32_t> results) {
     results_ = std::move(results);
-    std::vector<bool> needed(steps_.size());
-    for (int32_t result : results_) needed[static_cast<size_t>(result)] = true;
+    for (int32_t result : results_) steps_[static_cast<size_t>(result)].needed = true;
     for (size_t i = steps_.size(); i-- > 0;) {
-      if (!needed[i]) {
+      if (!steps_[i].needed) {
         Forget(steps_[i]);
         continue;
       }
       for (int32_t argument : ArgumentsOf(steps_[i]))
-        if (argument != kNone) needed[static_cast<size_t>(argument)] = true;
+        if (argument != kNone) steps_[static_cast<size_t>(argument)].needed = true;
     }
   }
 
@@ -95,6 +94,7 @@ class TapeRecorder::Tape : public ListNode {
     size_t first_argument = 0;  // in arguments_
     size_t arguments = 0;
     int32_t edge = kNone;  // for an entry: the number of its edge in next()
+    bool needed = false;   // set by Close: a result depends on it
   };
 
   const Step& At(int32_t step) const { return steps_[static_cast<size_t>(step)]; }
@@ -149,7 +149,6 @@ TapeRecorder* TapeRecorder::Current() {
 
 Variable TapeRecorder::Enter(const Variable& outside) {
   if (!outside.requires_grad()) return outside;
-  entered_.push_back(outside);
   return Variable::OfNode(outside.tensor(), tape_, tape_->AddEntry(outside.gradient_edge()));
 }
 
@@ -178,7 +177,8 @@ std::vector<Variable> TapeRecorder::Leave(const std::vector<Variable>& results) 
     if (edge.node != tape_) {
       outside.push_back(result);
     } else if (tape_->IsEntry(edge.input)) {
-      outside.push_back(entered_[static_cast<size_t>(tape_->EdgeOf(edge.input))]);
+      const Edge& entered = tape_->EdgeOf(edge.input);
+      outside.push_back(Variable::OfNode(result.tensor(), entered.node, entered.input));
     } else {
       const int number = static_cast<int>(steps.size());
       outside.push_back(Variable::OfNode(result.tensor(), tape_, number));

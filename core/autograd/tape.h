@@ -85,8 +85,7 @@ class TapeRecorder {
  private:
   class Tape;
 
-  std::shared_ptr<Tape> tape_;     // shared with the variables that it recorded
-  std::vector<Variable> entered_;  // the variables of Enter, by the number of their edge
+  std::shared_ptr<Tape> tape_;  // shared with the variables that it recorded
   TapeRecorder* const previous_;
 };
 

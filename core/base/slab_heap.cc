@@ -62,9 +62,15 @@ SlabHeap::~SlabHeap() {
 
 size_t SlabHeap::Take(size_t bytes, absl::Span<void*> pieces) {
   MutexLock lock(mutex_);
-  for (size_t i = 0; i < pieces.size(); ++i)
-    if ((pieces[i] = TakeOne(bytes)) == nullptr) return i;
-  return pieces.size();
+  size_t taken = 0;
+  while (taken < pieces.size()) {
+    Span* span = open_[bytes / kSlabUnitBytes - 1];
+    if (span == nullptr) span = OpenSpan(bytes);
+    if (span == nullptr) break;
+    taken += TakeFrom(*span, pieces.subspan(taken));
+    if (span->full()) Unlink(span);
+  }
+  return taken;
 }
 
 void SlabHeap::Give(absl::Span<void* const> pieces) {
@@ -82,20 +88,17 @@ size_t SlabHeap::mapped_bytes() const {
   return chunks_ * kChunkBytes;
 }
 
-void* SlabHeap::TakeOne(size_t bytes) {
-  Span* span = open_[bytes / kSlabUnitBytes - 1];
-  if (span == nullptr) span = OpenSpan(bytes);
-  if (span == nullptr) return nullptr;
-  void* taken = span->free;
-  if (taken != nullptr) {
-    span->free = span->free->next;
-  } else {
-    auto* chunk = reinterpret_cast<Chunk*>(ChunkStart(span));
-    taken = chunk->start(span) + span->cut++ * bytes;
+size_t SlabHeap::TakeFrom(Span& span, absl::Span<void*> pieces) {
+  const size_t count = std::min(pieces.size(), span.capacity - span.taken);
+  size_t taken = 0;
+  for (; taken < count && span.free != nullptr; ++taken) {
+    pieces[taken] = span.free;
+    span.free = span.free->next;
   }
-  ++span->taken;
-  if (span->full()) Unlink(span);
-  return taken;
+  std::byte* const start = reinterpret_cast<Chunk*>(ChunkStart(&span))->start(&span);
+  for (; taken < count; ++taken) pieces[taken] = start + span.cut++ * span.bytes;
+  span.taken += count;
+  return count;
 }
 
 void SlabHeap::GiveOne(void* piece) {

@@ -48,7 +48,8 @@ class SlabHeap {
   struct Chunk;
   struct Span;
 
-  void* TakeOne(size_t bytes) PSD_REQUIRES(mutex_);
+  // Takes as many pieces from `span` as fit, up to those that are asked for, and returns how many.
+  size_t TakeFrom(Span& span, absl::Span<void*> pieces) PSD_REQUIRES(mutex_);
   void GiveOne(void* piece) PSD_REQUIRES(mutex_);
   // Sets a free span up for pieces of `bytes` bytes; returns null if there is no memory.
   Span* OpenSpan(size_t bytes) PSD_REQUIRES(mutex_);

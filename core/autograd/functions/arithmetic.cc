@@ -47,6 +47,17 @@ absl::Status Negated(const GradientCall& call) {
   return call.Give(0, ops::Neg(call.g));
 }
 
+// Returns x * x as an operator on one argument. Its gradient is the product g * x, added to itself.
+// As an operator on two arguments it would need that product twice.
+Variable Square(const Variable& x) {
+  return Record("Mul", {&x}, ops::Mul(x.tensor(), x.tensor()), Save(x.tensor()),
+                [](const GradientCall& call) -> absl::Status {
+                  PSD_ASSIGN_OR_RETURN(Tensor gradient, ops::Mul(call.g, call.saved[0]));
+                  PSD_RETURN_IF_ERROR(ops::AddInPlace(gradient, gradient));
+                  return call.Give(0, std::move(gradient));
+                });
+}
+
 }  // namespace
 
 Variable Add(const Variable& a, const Variable& b) {
@@ -72,6 +83,7 @@ Variable Sub(const Variable& a, const Variable& b) {
 
 Variable Mul(const Variable& a, const Variable& b) {
   if (const Variable* invalid = FirstInvalid({&a, &b})) return *invalid;
+  if (&a == &b) return Square(a);
   absl::StatusOr<Tensor> y = ops::Mul(a.tensor(), b.tensor());
   auto gradient = [to_a = SumBack(a, y), to_b = SumBack(b, y)](const GradientCall& call) {
     return Pair(

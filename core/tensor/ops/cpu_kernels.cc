@@ -5,6 +5,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "absl/base/attributes.h"
 #include "core/tensor/dtype.h"
 #include "core/tensor/ops/kernels.h"
 #include "core/tensor/ops/with_dtype.h"
@@ -34,14 +35,14 @@ T* As(std::byte* data) {
   return reinterpret_cast<T*>(data);
 }
 
-// Covers the last axis by one call, and loops over the others.
+// Covers the last axis by one call, and loops over the others. This function is not inlined:
+// otherwise a run of one axis would save the registers that the loop needs.
 template <typename T>
-void RunBinary(BinaryOp op, const BinaryRun& run, const T* a, const T* b, T* out) {
+ABSL_ATTRIBUTE_NOINLINE void RunBinaryRows(BinaryOp op, const BinaryRun& run, const T* a, const T* b, T* out) {
   const int outer = static_cast<int>(run.extents.size()) - 1;
   const int64_t row = run.extents[outer];
   const auto a_step = static_cast<size_t>(run.a_steps[outer]);
   const auto b_step = static_cast<size_t>(run.b_steps[outer]);
-  if (outer == 0) return kernels::Binary(op, a, a_step, b, b_step, out, static_cast<size_t>(row));
   Strides index(outer, 0);
   int64_t a_at = 0;
   int64_t b_at = 0;
@@ -59,6 +60,13 @@ void RunBinary(BinaryOp op, const BinaryRun& run, const T* a, const T* b, T* out
     }
     if (axis < 0) return;
   }
+}
+
+template <typename T>
+void RunBinary(BinaryOp op, const BinaryRun& run, const T* a, const T* b, T* out) {
+  if (run.extents.size() > 1) return RunBinaryRows(op, run, a, b, out);
+  kernels::Binary(op, a, static_cast<size_t>(run.a_steps[0]), b,
+                  static_cast<size_t>(run.b_steps[0]), out, static_cast<size_t>(run.extents[0]));
 }
 
 template <BinaryOp op>

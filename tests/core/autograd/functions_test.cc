@@ -66,6 +66,7 @@ TEST_P(ElementTest, Functions) {
   CheckGradients([](Inputs v) { return Log(v[0]); }, {positive});
   CheckGradients([](Inputs v) { return Sqrt(v[0]); }, {positive});
   CheckGradients([](Inputs v) { return -v[0]; }, {x});
+  CheckGradients([](Inputs v) { return v[0] * v[0]; }, {x});
 }
 
 TEST_P(ElementTest, Numbers) {
