@@ -407,6 +407,36 @@ TEST_P(OverlappingStepsTest, RoundsOverlap) {
   ExpectReplays();
 }
 
+// Both gradients are of the first version, so the second one is as old as it may be.
+TEST_P(OverlappingStepsTest, SoDoStepsThatWaitSoThatNoGradientGetsTooOld) {
+  optim::OptimizerSettings settings;
+  settings.mode = optim::UpdateMode::BoundedStaleness(1, optim::UpdateMode::WhenStale::kWait);
+  const auto paced = NewOptimizer("paced", kMomentum, {w_}, settings);
+  Expected expected;
+  {
+    const Stall stall(device());
+    for (const Incarnation trainer : {1, 2}) {
+      Step(*paced, 4, {trainer, 1}, {}, trainer);
+      expected.Step(4);
+    }
+    AwaitVersion(3);
+    EXPECT_EQ(answers_, 0);
+    EXPECT_EQ(paced->stats().waiting, 0u);
+  }
+  AwaitAll();
+  ExpectAllInOrder();
+  for (size_t i = 0; i < steps_.size(); ++i) EXPECT_EQ(steps_[i].result->steps_accepted, i + 1);
+  ExpectElements(w_, Full(expected.value));
+  // Both trainers have been answered, and the first one is not too fast.
+  const uint64_t version = w_->parameter->version();
+  Answer third;
+  OwnerStepsTest::Step(*paced, Must(paced->table().Plan({{w_->id, Full(8), version}})), third,
+                       {1, 2}, {}, 1);
+  Await(third);
+  EXPECT_EQ(Must(std::move(third.result)).steps_accepted, 3u);
+  ExpectReplays();
+}
+
 // A save has the elements and the state behind the same step.
 TEST_P(OverlappingStepsTest, ASaveIsBetweenTwoSteps) {
   const std::unique_ptr<Worker> trainer = StartTrainer("trainer", {host_->owner().address()});

@@ -260,6 +260,7 @@ void OwnerOptimizer::Perform(std::unique_ptr<StepBatch> batch, WriteClaims::Clai
   Apply(*batch);
   const DeviceEvent written = batch->change.under_way.written;
   if (written.event == nullptr) return Finish(*batch, claim);
+  if (hands_on) AnnounceUnderWay(*batch);
   auto complete = [self = shared_from_this(), batch = std::move(batch),
                    claim](absl::Status passed) {
     self->Complete(*batch, std::move(passed));
@@ -269,6 +270,11 @@ void OwnerOptimizer::Perform(std::unique_ptr<StepBatch> batch, WriteClaims::Clai
   completions_->OnPassed(written, std::move(complete));
   // Only now, so that steps are completed in their order.
   if (hands_on) store_.write_claims().HandOn(claim);
+}
+
+void OwnerOptimizer::AnnounceUnderWay(StepBatch& batch) {
+  for (StepBatch::Step& step : batch.steps)
+    if (step.applies && step.request.under_way != nullptr) step.request.under_way();
 }
 
 bool OwnerOptimizer::IsRepeatedUnderWay(const StepBatch& batch) const {

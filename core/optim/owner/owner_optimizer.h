@@ -280,6 +280,7 @@ class OwnerOptimizer : public store::Object, public std::enable_shared_from_this
   void Complete(StepBatch& batch, absl::Status passed) PSD_EXCLUDES(mutex_);
   // Whether a device still works on an earlier attempt of one of the steps.
   bool IsRepeatedUnderWay(const StepBatch& batch) const PSD_EXCLUDES(mutex_);
+  static void AnnounceUnderWay(StepBatch& batch);
   // Releases the claim and answers.
   void Finish(StepBatch& batch, store::WriteClaims::ClaimId claim);
   // Reads the options and the step count, and answers the steps that FindKnown knows.
