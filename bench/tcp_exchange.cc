@@ -144,7 +144,8 @@ class TcpExchange : public RankExchange {
 
   const RankFloats& floats_;
   const std::vector<std::vector<UniqueFd>> sockets_;
-  std::vector<std::vector<std::unique_ptr<MappedFloats>>> received_;  // by rank and sender; null from itself
+  std::vector<std::vector<std::unique_ptr<MappedFloats>>>
+      received_;  // by rank and sender; null from itself
 };
 
 }  // namespace

@@ -18,7 +18,8 @@ void SortUnique(std::vector<GlobalId>& ids) {
 
 }  // namespace
 
-WriteClaims::ClaimId WriteClaims::Claim(std::vector<GlobalId> ids, Granted granted) {
+WriteClaims::ClaimId WriteClaims::Claim(std::vector<GlobalId> ids, Granted granted,
+                                        const Stream* stream) {
   SortUnique(ids);
   ClaimId claim = 0;
   {
@@ -29,6 +30,7 @@ WriteClaims::ClaimId WriteClaims::Claim(std::vector<GlobalId> ids, Granted grant
       Enqueue(claims_.begin()->first, claims_.begin()->second);
     Pending& pending = claims_[claim];
     pending.ids = std::move(ids);
+    pending.stream = stream;
     if (!alone) Enqueue(claim, pending);
     if (pending.missing > 0) {
       pending.granted = std::move(granted);
@@ -48,9 +50,44 @@ void WriteClaims::Enqueue(ClaimId claim, Pending& pending) {
     }
     if (queue.rest == nullptr) queue.rest = std::make_unique<std::deque<ClaimId>>();
     queue.rest->push_back(claim);
-    ++pending.missing;
+    const bool is_next = queue.together + 1 == queue.size();
+    if (pending.stream != nullptr && is_next && MayJoin(queue)) {
+      ++queue.together;
+    } else {
+      ++pending.missing;
+    }
   }
   pending.queued = true;
+}
+
+bool WriteClaims::MayJoin(const Queue& queue) const {
+  if (queue.together == 0) return true;
+  if (queue.together == kMaxTogether) return false;
+  const Pending& last = claims_.find(queue[queue.together - 1])->second;
+  return last.handed_on && last.stream == claims_.find(queue[queue.together])->second.stream;
+}
+
+// One is enough: the next one could join only after this one was handed on.
+void WriteClaims::LetNextJoin(Queue& queue, std::vector<Grant>& grants) {
+  if (queue.together == queue.size() || !MayJoin(queue)) return;
+  const ClaimId claim = queue[queue.together++];
+  Pending& next = claims_.find(claim)->second;
+  if (--next.missing == 0) grants.push_back({claim, std::move(next.granted)});
+}
+
+void WriteClaims::HandOn(ClaimId claim) {
+  std::vector<Grant> grants;
+  {
+    MutexLock lock(mutex_);
+    const auto found = claims_.find(claim);
+    if (found == claims_.end()) return;
+    Pending& pending = found->second;
+    PSD_CHECK(pending.stream != nullptr, "a claim without a stream was handed on");
+    pending.handed_on = true;
+    if (pending.queued)
+      for (const GlobalId& id : pending.ids) LetNextJoin(queues_.find(id)->second, grants);
+  }
+  Run(std::move(grants));
 }
 
 bool WriteClaims::Release(ClaimId claim) {
@@ -77,17 +114,18 @@ void WriteClaims::LeaveQueue(ClaimId claim, GlobalId id, std::vector<Grant>& gra
     queues_.erase(found);
     return;
   }
-  const bool was_first = queue.first == claim;
-  if (was_first) {
+  size_t place = 0;
+  if (queue.first == claim) {
     queue.first = queue.rest->front();
     queue.rest->pop_front();
   } else {
-    queue.rest->erase(std::find(queue.rest->begin(), queue.rest->end(), claim));
+    const auto at = std::find(queue.rest->begin(), queue.rest->end(), claim);
+    place = 1 + static_cast<size_t>(at - queue.rest->begin());
+    queue.rest->erase(at);
   }
   if (queue.rest->empty()) queue.rest.reset();
-  if (!was_first) return;
-  Pending& next = claims_.find(queue.first)->second;
-  if (--next.missing == 0) grants.push_back({queue.first, std::move(next.granted)});
+  if (place < queue.together) --queue.together;
+  LetNextJoin(queue, grants);
 }
 
 // A granted callback usually runs a step, which ends in another Release. With a thousand waiting

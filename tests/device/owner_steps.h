@@ -21,6 +21,7 @@
 #include "core/change/changes.h"
 #include "core/device/emulated/emulated_device.h"
 #include "core/optim/functional/optimizer_spec.h"
+#include "core/optim/options/optimizer_config.h"
 #include "core/optim/owner/hosted_optimizer.h"
 #include "core/optim/owner/owner_optimizer.h"
 #include "core/optim/parameters/parameter_table.h"
@@ -50,6 +51,7 @@ class ScopeJournal : public change::MemoryJournal {
 // The answer to a step. Outlives it.
 struct Answer {
   absl::StatusOr<optim::StepResult> result = absl::UnknownError("not answered");
+  int number = 0;  // counts the answers from 1
   std::atomic<bool> given{false};
 };
 
@@ -83,29 +85,32 @@ class OwnerStepsTest : public ::testing::TestWithParam<uint64_t> {
     return NewValue(name, where, std::move(elements), /*rows=*/true);
   }
   store::EntryPtr HostOptimizer(const std::string& name, const optim::OptimizerSpec& spec,
-                                std::vector<store::EntryPtr> parameters) {
+                                std::vector<store::EntryPtr> parameters,
+                                const optim::OptimizerSettings& settings = {}) {
     change::CreateOptimizer creation;
     creation.name = name;
     creation.groups = {{spec, std::move(parameters)}};
+    creation.settings = settings;
     creation.life.id = runtime().ids().Next();
     creation.life.owners = {{runtime().name(), runtime().incarnation()}};
     return Must(runtime().changes().Apply(std::move(creation), nullptr).Wait());
   }
-  std::shared_ptr<optim::OwnerOptimizer> NewOptimizer(const std::string& name,
-                                                      const optim::OptimizerSpec& spec,
-                                                      std::vector<store::EntryPtr> parameters) {
-    return optim::OptimizerOf(*HostOptimizer(name, spec, std::move(parameters)));
+  std::shared_ptr<optim::OwnerOptimizer> NewOptimizer(
+      const std::string& name, const optim::OptimizerSpec& spec,
+      std::vector<store::EntryPtr> parameters, const optim::OptimizerSettings& settings = {}) {
+    return optim::OptimizerOf(*HostOptimizer(name, spec, std::move(parameters), settings));
   }
-  // Asks for a step.
+  // Asks for a step of a trainer.
   void Step(optim::OwnerOptimizer& optimizer, optim::StepPlan plan, Answer& answer, GlobalId id,
-            const optim::StepTerms& terms = {}) {
+            const optim::StepTerms& terms = {}, Incarnation trainer = kTrainer) {
     optim::StepRequest request;
     request.step_id = id;
-    request.member.session = {kTrainer, 1};
+    request.member = {{trainer, 1}, std::to_string(trainer)};
     request.terms = terms;
     request.plan = std::move(plan);
-    request.done = [&answer](absl::StatusOr<optim::StepResult> result) {
+    request.done = [this, &answer](absl::StatusOr<optim::StepResult> result) {
       answer.result = std::move(result);
+      answer.number = ++answers_;
       answer.given = true;
     };
     optimizer.Step(std::move(request));
@@ -130,6 +135,7 @@ class OwnerStepsTest : public ::testing::TestWithParam<uint64_t> {
   static constexpr Incarnation kTrainer = 4711;
   static Tensor Full(float value) { return *Tensor::Full({6}, DType::kF32, value); }
 
+  std::atomic<int> answers_{0};  // that were given
   const std::shared_ptr<ScopeJournal> journal_ = std::make_shared<ScopeJournal>();
   const std::shared_ptr<MemoryBudget> memory_ = MemoryBudget::Create(size_t{1} << 30);
   std::unique_ptr<DeviceOwner> host_ =

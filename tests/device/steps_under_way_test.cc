@@ -2,6 +2,7 @@
 // several seeds, which decide in which order the device works.
 
 #include <cstddef>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <thread>
@@ -17,10 +18,10 @@
 #include "core/device/emulated/emulated_device.h"
 #include "core/optim/owner/hosted_optimizer.h"
 #include "core/optim/owner/owner_optimizer.h"
-#include "core/optim/steps/step_request.h"
 #include "core/program/checked_program.h"
 #include "core/runtime/runtime.h"
 #include "core/store/store.h"
+#include "core/store/write_claims.h"
 #include "core/tensor/tensor.h"
 #include "gtest/gtest.h"
 #include "tests/client/test_world.h"
@@ -33,7 +34,6 @@ namespace psd {
 namespace {
 
 using optim::OwnerOptimizer;
-using optim::StepResult;
 using store::EntryPtr;
 using testing::Stall;
 
@@ -67,54 +67,6 @@ class StepsUnderWayTest : public OwnerStepsTest {
 };
 
 INSTANTIATE_TEST_SUITE_P(Seeds, StepsUnderWayTest, ::testing::Values(0, 1, 2));
-
-// A step of a parameter begins when the step before it is complete, whatever their optimizers.
-TEST_P(StepsUnderWayTest, StepsOfOneParameterGoOneAfterTheOther) {
-  const auto other = NewOptimizer("other", w_);
-  Answer first, second, third;
-  {
-    const Stall stall(device());
-    Step(*optimizer_, first);
-    AwaitUnderWay(w_, first);
-    Step(*optimizer_, second);
-    Step(*other, third);
-    EXPECT_EQ(w_->parameter->version(), 2u);
-    EXPECT_EQ(optimizer_->stats().steps, 0u);
-    EXPECT_EQ(journal_->count<optim::StepChange>(), 0u);
-    for (const Answer* each : {&first, &second, &third}) EXPECT_FALSE(each->given);
-  }
-  for (const Answer* each : {&first, &second, &third}) Await(*each);
-  EXPECT_EQ(Must(std::move(first.result)).steps_accepted, 1u);
-  const StepResult result = Must(std::move(second.result));
-  EXPECT_EQ(result.steps_accepted, 2u);
-  EXPECT_EQ(result.max_staleness, 1u);
-  EXPECT_EQ(Must(std::move(third.result)).max_staleness, 2u);
-  EXPECT_EQ(w_->parameter->version(), 4u);
-  ExpectElements(w_, Full(2));
-  EXPECT_EQ(journal_->count<optim::StepChange>(), 3u);
-  EXPECT_TRUE(AllPinnedMemoryIsFree());
-}
-
-// The second step finds the device lost. It was not applied to what the first one left.
-TEST_P(StepsUnderWayTest, AStepBehindOneThatFailsOnTheDeviceFailsToo) {
-  Answer first, second;
-  {
-    const Stall stall(device());
-    device().FailOperation(2);  // the first one copies the gradient
-    Step(*optimizer_, first);
-    AwaitUnderWay(w_, first);
-    Step(*optimizer_, second);
-  }
-  Await(first);
-  Await(second);
-  ExpectLost(first, "sgd");
-  ExpectLost(second, "sgd");
-  EXPECT_EQ(optimizer_->stats().steps, 0u);
-  EXPECT_EQ(optimizer_->table()[0].steps(), 0);
-  EXPECT_EQ(journal_->count<optim::StepChange>(), 0u);
-  EXPECT_EQ(w_->parameter->Pin().status().code(), absl::StatusCode::kUnavailable);
-  EXPECT_TRUE(AllPinnedMemoryIsFree());
-}
 
 TEST_P(StepsUnderWayTest, AStepFailsWhenItsDeviceIsLostMeanwhile) {
   const EntryPtr b = NewParameter("b", "cpu", Full(5));
@@ -208,23 +160,23 @@ TEST_P(StepsUnderWayTest, ARepeatedStepWaitsForTheFirst) {
   ExpectElements(w_, Full(4));
 }
 
-// Also one that only begins then, because it waited for the one before it.
+// Also those that only begin then, because enough others are under way.
 TEST_P(StepsUnderWayTest, ShutdownEndsAllSteps) {
-  Answer first, second;
+  Answer answers[store::kMaxTogether + 2];
   std::thread stopper;
   {
     const Stall stall(device());
-    Step(*optimizer_, first);
-    AwaitUnderWay(w_, first);
-    Step(*optimizer_, second);
+    for (Answer& each : answers) Step(*optimizer_, each);
+    AwaitUnderWay(w_, answers[0]);
     stopper = std::thread([this] { runtime().Shutdown(absl::ZeroDuration()); });
   }
   stopper.join();
-  EXPECT_TRUE(first.given);
-  EXPECT_TRUE(second.given);
-  EXPECT_TRUE(second.result.ok()) << second.result.status();
-  EXPECT_EQ(journal_->count<optim::StepChange>(), 2u);
-  ExpectElements(w_, Full(3));
+  for (const Answer& each : answers) {
+    EXPECT_TRUE(each.given);
+    EXPECT_TRUE(each.result.ok()) << each.result.status();
+  }
+  EXPECT_EQ(journal_->count<optim::StepChange>(), std::size(answers));
+  ExpectElements(w_, Full(5 - static_cast<float>(std::size(answers))));
 }
 
 TEST_P(StepsUnderWayTest, WhatFollowsAStepIsChargedToTheWorker) {

@@ -60,7 +60,7 @@ struct StepChange {
     // Behind the work on the device. If there is no event, the change is complete.
     DeviceEvent written;
     std::vector<store::Parameter::Write> writes;  // of the parameters that have versions
-    std::vector<int64_t> steps_before;            // of all parameters of the plan
+    std::vector<uint64_t> table_versions;         // of the other parameters, before the step
     StepMemory memory;
   };
   UnderWay under_way;
@@ -96,14 +96,18 @@ class ChangeApplier {
   virtual ~ChangeApplier() = default;
   // Publishes the new versions of the plan's parameters. If all of them are on one device, it may
   // still be at work: then change.under_way has an event, and when it has passed, Complete must be
-  // called. Requires: the write claims of the optimizer and of the plan's parameters are held until
-  // the change is complete; every step may be applied, and its session has confirmed this. Errors:
+  // called. The next change of these parameters may be applied before that if it also is work of
+  // this device's default stream. Requires: the write claims of the optimizer and of the plan's
+  // parameters are held until the change is complete, and not handed on before this has returned;
+  // every step may be applied, and its session has confirmed this. Errors:
   // those of the parameters' devices, after which dense parameters keep their versions, tables may
   // have changed and count a version more, and no trainer's step has ended. On the host there are
   // no errors.
   virtual absl::Status Apply(StepChange& change) = 0;
   // Completes the change after its event has passed, with the result `passed`. Returns `passed`:
-  // after an error the device is lost, and no trainer's step has ended. Does not wait.
+  // after an error the device is lost, and no trainer's step has ended. Does not wait. Requires:
+  // the changes of an optimizer and of a parameter are completed in the order in which they were
+  // applied.
   virtual absl::Status Complete(StepChange& change, absl::Status passed) = 0;
   // Requires, for this function and the next: no other such change of the optimizer is under way.
   // Errors: those of OptionGroups::Change.

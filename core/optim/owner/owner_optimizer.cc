@@ -1,13 +1,11 @@
 #include "core/optim/owner/owner_optimizer.h"
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/remedy.h"
 #include "core/base/status.h"
-#include "core/base/stream.h"
 #include "core/optim/functional/row_optimizer.h"
 #include "core/optim/owner/parameter_groups.h"
 #include "core/optim/owner/step_batch.h"
@@ -113,6 +111,7 @@ void OwnerOptimizer::Step(StepRequest request) {
     return gate_->Submit(std::move(request));
   auto batch = std::make_unique<StepBatch>();
   batch->steps.emplace_back(std::move(request));
+  batch->stream = StreamOf(*batch);
   Start(std::move(batch));
 }
 
@@ -120,6 +119,7 @@ void OwnerOptimizer::Run(std::vector<StepRequest> steps) {
   if (steps[0].measures) return RunMeasure(std::move(steps));
   auto batch = std::make_unique<StepBatch>();
   for (StepRequest& step : steps) batch->steps.emplace_back(std::move(step));
+  batch->stream = StreamOf(*batch);
   Start(std::move(batch));
 }
 
@@ -225,22 +225,42 @@ StepResult OwnerOptimizer::RepeatedResult() const {
   return result;
 }
 
+const Stream* OwnerOptimizer::StreamOf(const StepBatch& batch) const {
+  if (!has_devices_ || completions_ == nullptr) return nullptr;
+  Device* const device = OnlyDevice(batch.steps[0].request.plan);
+  const auto is_work_there = [&](const StepBatch::Step& step) {
+    return !step.request.terms.overflow && OnlyDevice(step.request.plan) == device;
+  };
+  const bool all = std::all_of(batch.steps.begin(), batch.steps.end(), is_work_there);
+  return all && device != nullptr ? &device->default_stream() : nullptr;
+}
+
 void OwnerOptimizer::Start(std::unique_ptr<StepBatch> batch) {
   std::vector<GlobalId> ids = ClaimedIds(*batch, claim_id_);
-  store_.write_claims().Claim(std::move(ids), [self = shared_from_this(), batch = std::move(batch)](
-                                                  WriteClaims::ClaimId claim) mutable {
+  const Stream* const stream = batch->stream;
+  auto run = [self = shared_from_this(),
+              batch = std::move(batch)](WriteClaims::ClaimId claim) mutable {
     const FlowId flow = batch->steps[0].request.member.flow;
     const bool light = !self->has_devices_ && StepElements(*batch, self->table_) <= kInlineElements;
     self->RunSized(light, flow, [self, claim, batch = std::move(batch)]() mutable {
       self->Perform(std::move(batch), claim);
     });
-  });
+  };
+  store_.write_claims().Claim(std::move(ids), std::move(run), stream);
 }
 
 void OwnerOptimizer::Perform(std::unique_ptr<StepBatch> batch, WriteClaims::ClaimId claim) {
+  const bool hands_on = batch->stream != nullptr;
+  if (hands_on && IsRepeatedUnderWay(*batch)) {
+    // Without a stream, the batch waits until the first attempt is complete.
+    batch->stream = nullptr;
+    store_.write_claims().Release(claim);
+    return Start(std::move(batch));
+  }
   Apply(*batch);
   const DeviceEvent written = batch->change.under_way.written;
   if (written.event == nullptr) return Finish(*batch, claim);
+  if (hands_on) AnnounceUnderWay(*batch);
   auto complete = [self = shared_from_this(), batch = std::move(batch),
                    claim](absl::Status passed) {
     self->Complete(*batch, std::move(passed));
@@ -248,6 +268,20 @@ void OwnerOptimizer::Perform(std::unique_ptr<StepBatch> batch, WriteClaims::Clai
   };
   if (completions_ == nullptr) return complete(written.event->Wait());
   completions_->OnPassed(written, std::move(complete));
+  // Only now, so that steps are completed in their order.
+  if (hands_on) store_.write_claims().HandOn(claim);
+}
+
+void OwnerOptimizer::AnnounceUnderWay(StepBatch& batch) {
+  for (StepBatch::Step& step : batch.steps)
+    if (step.applies && step.request.under_way != nullptr) step.request.under_way();
+}
+
+bool OwnerOptimizer::IsRepeatedUnderWay(const StepBatch& batch) const {
+  MutexLock lock(mutex_);
+  for (const StepBatch::Step& step : batch.steps)
+    if (steps_under_way_.count(step.request.step_id) > 0) return true;
+  return false;
 }
 
 void OwnerOptimizer::Finish(StepBatch& batch, WriteClaims::ClaimId claim) {
@@ -308,37 +342,60 @@ absl::Status OwnerOptimizer::Apply(store::Changing changing, StepChange& change)
     RecordOverflow(change);
     return absl::OkStatus();
   }
+  StepChange::UnderWay& under_way = change.under_way;
   std::vector<Parameter*> versions;
   versions.reserve(change.plan->indices.size());
   for (size_t index : change.plan->indices) {
-    if (Parameter* each = table_.versions(index); each != nullptr) versions.push_back(each);
+    if (Parameter* each = table_.versions(index); each != nullptr) {
+      versions.push_back(each);
+    } else {
+      under_way.table_versions.push_back(table_[index].version());
+    }
   }
-  PSD_ASSIGN_OR_RETURN(change.under_way.writes, Parameter::BeginWrite(changing, versions));
+  PSD_ASSIGN_OR_RETURN(under_way.writes, Parameter::BeginWrite(changing, versions));
   if (absl::Status ran = RunKernels(changing, change); !ran.ok()) {
     Parameter::AbandonWrite(changing, versions);
     return ran;
   }
-  const std::shared_ptr<Event>& written = change.under_way.written.event;
-  Parameter::Publish(changing, versions, written);
-  if (written == nullptr) Record(change);
+  Parameter::Publish(changing, versions, under_way.written.event);
+  if (under_way.written.event == nullptr) {
+    Record(change);
+  } else {
+    BeginUnderWay(change);
+  }
   return absl::OkStatus();
 }
 
-absl::Status OwnerOptimizer::Complete(store::Changing changing, StepChange& change,
-                                      absl::Status passed) {
+// After an error the device is lost for ever, and nobody can read what is on it. So the parameters
+// need not be brought back to where they were before the step, while the next step, which fails as
+// well, may be adding its work.
+absl::Status OwnerOptimizer::Complete(store::Changing, StepChange& change, absl::Status passed) {
   if (passed.ok()) {
     Record(change);
   } else {
-    Abandon(changing, change);
+    MutexLock lock(mutex_);
+    EndUnderWay(change);
   }
   change.under_way.memory.clear();
   return passed;
 }
 
+void OwnerOptimizer::BeginUnderWay(const StepChange& change) {
+  MutexLock lock(mutex_);
+  ++changes_under_way_;
+  for (const StepChange::Ended& each : change.steps) steps_under_way_.insert(each.step);
+}
+
+void OwnerOptimizer::EndUnderWay(const StepChange& change) {
+  --changes_under_way_;
+  for (const StepChange::Ended& each : change.steps) steps_under_way_.erase(each.step);
+}
+
 OwnerOptimizer::RunState OwnerOptimizer::Begin(StepBatch& batch) {
   RunState state;
   MutexLock lock(mutex_);
-  state.steps_accepted = steps_;
+  // If one of those under way fails, so does this batch.
+  state.steps_accepted = steps_ + changes_under_way_;
   state.functions = groups_.functions();
   for (StepBatch::Step& step : batch.steps) {
     const std::optional<absl::Status> known = book_.Find(step.request);
@@ -373,15 +430,10 @@ absl::Status OwnerOptimizer::Check(const StepPlan& plan) const {
 }
 
 Device* OwnerOptimizer::OnlyDevice(const StepPlan& plan) const {
+  if (plan.indices.empty()) return nullptr;
   Device* const device = table_[plan.indices[0]].device();
   const auto is_there = [&](size_t index) { return table_[index].device() == device; };
   return std::all_of(plan.indices.begin(), plan.indices.end(), is_there) ? device : nullptr;
-}
-
-void OwnerOptimizer::Abandon(store::Changing changing, const StepChange& change) {
-  const std::vector<size_t>& indices = change.plan->indices;
-  for (size_t i = 0; i < indices.size(); ++i)
-    table_[indices[i]].AbandonStep(changing, change.under_way.steps_before[i]);
 }
 
 // Each parameter is stepped independently of the others, so their order does not matter. Those on
@@ -391,7 +443,8 @@ absl::Status OwnerOptimizer::RunKernels(store::Changing changing, StepChange& ch
   if (!has_devices_) return RunKernelsWhere(changing, change, /*on_devices=*/false).status();
   const StepPlan& plan = *change.plan;
   StepChange::UnderWay& under_way = change.under_way;
-  for (size_t index : plan.indices) under_way.steps_before.push_back(table_[index].steps());
+  std::vector<int64_t> steps_before;
+  for (size_t index : plan.indices) steps_before.push_back(table_[index].steps());
   const absl::StatusOr<std::vector<DeviceEvent>> there =
       RunKernelsWhere(changing, change, /*on_devices=*/true);
   if (there.ok() && there->size() == 1 && OnlyDevice(plan) != nullptr) {
@@ -409,7 +462,8 @@ absl::Status OwnerOptimizer::RunKernels(store::Changing changing, StepChange& ch
   }
   under_way.memory.clear();
   if (done.ok()) return RunKernelsWhere(changing, change, /*on_devices=*/false).status();
-  Abandon(changing, change);
+  for (size_t i = 0; i < plan.indices.size(); ++i)
+    table_[plan.indices[i]].AbandonStep(changing, steps_before[i]);
   return done;
 }
 
@@ -464,13 +518,13 @@ void OwnerOptimizer::Record(StepChange& change) {
   for (const StepChange::Ended& each : change.steps) seats += each.seats;
   result.trainers = static_cast<int>(seats);
   MutexLock lock(mutex_);
+  if (change.under_way.written.event != nullptr) EndUnderWay(change);
   auto write = change.under_way.writes.begin();
+  auto table_version = change.under_way.table_versions.begin();
   for (size_t i = 0; i < plan.indices.size(); ++i) {
     const size_t index = plan.indices[i];
-    // This is the version that the step was applied to. A step of rows has raised the version by
-    // one, and the write claim has kept other writers away.
-    const uint64_t current =
-        table_.versions(index) != nullptr ? (write++)->version : table_[index].version() - 1;
+    const uint64_t current =  // the version that the step was applied to
+        table_.versions(index) != nullptr ? (write++)->version : *table_version++;
     result.max_staleness = std::max(
         result.max_staleness, staleness_.Add(index, plan.gradients[i].version.oldest(), current));
   }

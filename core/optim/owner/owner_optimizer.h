@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,7 @@
 #include "core/base/memory_budget.h"
 #include "core/base/mutex.h"
 #include "core/base/parallel_for.h"
+#include "core/base/stream.h"
 #include "core/optim/functional/functional_optimizer.h"
 #include "core/optim/options/loss_scale.h"
 #include "core/optim/options/optimizer_config.h"
@@ -66,8 +68,10 @@ struct HostedAs {
 };
 
 // Applies steps to its parameters. Steps of this optimizer, and of others that share a parameter
-// with it, run one after another. As a value in the store its type name is "optimizer/" followed by
-// the optimizer's type. Thread-safe.
+// with it, are applied one after another. If all their parameters are on one device, a step is
+// added to the work of the device while earlier ones are still under way there, up to
+// store::kMaxTogether of them; they end, and are answered, in their order. As a value in the store
+// its type name is "optimizer/" followed by the optimizer's type. Thread-safe.
 class OwnerOptimizer : public store::Object, public std::enable_shared_from_this<OwnerOptimizer> {
  public:
   // Reserves spares and state (charged to the store's budget) for all parameters of `groups`, of
@@ -203,7 +207,7 @@ class OwnerOptimizer : public store::Object, public std::enable_shared_from_this
   // does this too. Requires: the claims of all parameters. Errors: those of the devices.
   absl::Status StateReplaced();
   // The id under which the optimizer is hosted. Every step claims it, so no step is under way while
-  // the claim is held.
+  // somebody else holds the claim alone.
   GlobalId claim_id() const { return claim_id_; }
   // Whether its changes are changes of named contents: it has a name, or a parameter that was
   // created with one.
@@ -261,15 +265,22 @@ class OwnerOptimizer : public store::Object, public std::enable_shared_from_this
   // Runs steps whose turn has come.
   void Run(std::vector<StepRequest> steps);
   void RunMeasure(std::vector<StepRequest> steps);
+  // Returns the stream of StepBatch::stream, or null.
+  const Stream* StreamOf(const StepBatch& batch) const;
+  // Performs the batch when it gets its claim.
   void Start(std::unique_ptr<StepBatch> batch);
 
-  // The following functions run while the write claim is held.
+  // The following functions run while the write claim is held. Complete and Finish may be called
+  // after it was handed on.
 
   void Perform(std::unique_ptr<StepBatch> batch, store::WriteClaims::ClaimId claim);
   // Applies those steps of the batch that may be applied, and sets all results. If a device is
   // still at work then, they are set by Complete.
   void Apply(StepBatch& batch) PSD_EXCLUDES(mutex_);
   void Complete(StepBatch& batch, absl::Status passed) PSD_EXCLUDES(mutex_);
+  // Whether a device still works on an earlier attempt of one of the steps.
+  bool IsRepeatedUnderWay(const StepBatch& batch) const PSD_EXCLUDES(mutex_);
+  static void AnnounceUnderWay(StepBatch& batch);
   // Releases the claim and answers.
   void Finish(StepBatch& batch, store::WriteClaims::ClaimId claim);
   // Reads the options and the step count, and answers the steps that FindKnown knows.
@@ -281,10 +292,12 @@ class OwnerOptimizer : public store::Object, public std::enable_shared_from_this
   absl::StatusOr<std::vector<DeviceEvent>> RunKernelsWhere(store::Changing changing,
                                                            StepChange& change, bool on_devices);
   // Returns the device that has all parameters of the plan. Null: it is the host, or there are
-  // several. Requires: the plan has a parameter.
+  // several, or the plan has no parameter.
   Device* OnlyDevice(const StepPlan& plan) const;
-  void Abandon(store::Changing changing, const StepChange& change);
   void Record(StepChange& change) PSD_EXCLUDES(mutex_);
+  // Note that a change is under way from now on, or no longer.
+  void BeginUnderWay(const StepChange& change) PSD_EXCLUDES(mutex_);
+  void EndUnderWay(const StepChange& change) PSD_REQUIRES(mutex_);
   // Counts a skipped round as one skipped step, as an applied round counts as one accepted step.
   void RecordOverflow(StepChange& change) PSD_EXCLUDES(mutex_);
   // Checks that `function` can step all parameters of `group`. Errors: those of
@@ -321,6 +334,9 @@ class OwnerOptimizer : public store::Object, public std::enable_shared_from_this
   MemoryCharge life_memory_ PSD_GUARDED_BY(mutex_);
   uint64_t steps_ PSD_GUARDED_BY(mutex_) = 0;
   uint64_t skipped_ PSD_GUARDED_BY(mutex_) = 0;
+  // The changes that were applied and are not complete, and the ids of the steps that they end.
+  uint64_t changes_under_way_ PSD_GUARDED_BY(mutex_) = 0;
+  std::set<GlobalId> steps_under_way_ PSD_GUARDED_BY(mutex_);
   LossScale loss_scale_ PSD_GUARDED_BY(mutex_);
   StalenessRecord staleness_ PSD_GUARDED_BY(mutex_);
 

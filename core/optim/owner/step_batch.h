@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "core/base/ids.h"
+#include "core/base/stream.h"
 #include "core/optim/options/optimizer_config.h"
 #include "core/optim/options/option_groups.h"
 #include "core/optim/owner/optimizer_change.h"
@@ -28,6 +29,9 @@ struct StepBatch {
     bool applies = true;  // false once a check has refused the step; `result` says why
   };
   absl::InlinedVector<Step, 1> steps;
+  // If not null, the batch does nothing but adding work to this stream of a device, so the batch
+  // behind it may begin before this one is complete.
+  const Stream* stream = nullptr;
   // The batch that is being applied, and the gradients that it points to. Empty before Apply.
   std::optional<StepPlan> merged;
   StepChange change;

@@ -53,8 +53,8 @@ struct ParameterGradient {
 };
 
 // Points to one array of a parameter's optimizer state, in the memory of `device`. Reading or
-// writing the array requires the parameter's write claim, which every step of the parameter holds
-// too.
+// writing the array requires the parameter's write claim, held alone; every step of the parameter
+// holds it too.
 struct StateArray {
   std::string name;  // the name of its slot
   DType dtype = DType::kF32;
@@ -64,8 +64,8 @@ struct StateArray {
 };
 
 // A parameter with its state. BeginStep, ApplyRows, AbandonStep, StateReplaced, steps and set_steps
-// require the write claims of the optimizer and of the parameter. All other functions are
-// thread-safe.
+// require the write claims of the optimizer and of the parameter, and that the holder has not
+// handed them on. All other functions are thread-safe.
 class SteppedParameter : public SmallObject {
  public:
   // `device` is the parameter's; null for the host.

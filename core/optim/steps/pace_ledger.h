@@ -2,9 +2,9 @@
 
 // Decides whose step may run now, so that no gradient gets more than `bound` steps old. Pure.
 //
-// The clock counts applied steps. A member computes its next gradients after its last step has
-// ended. The clock at that moment is the member's *floor*. Its next step is at most `bound` old if
-// it runs when the clock is at most floor + bound, the member's *deadline*. A step may run if
+// The clock counts applied steps. A member computes its next gradients after its last step was
+// applied. The clock at that moment is the member's *floor*. Its next step is at most `bound` old
+// if it runs when the clock is at most floor + bound, the member's *deadline*. A step may run if
 // afterwards all other members could still step by their deadlines, in the order of the deadlines.
 // If the bound is at least members - 1, some step may always run. If no step may run and every
 // member waits, the oldest step runs: so no member hangs, and the owner's exact check refuses a
@@ -32,7 +32,8 @@ class PaceLedger {
   // Returns the step that may run now, if there is one. It runs until Finish, and no other step
   // runs meanwhile.
   std::optional<GlobalId> Next();
-  // To be called when the running step has ended. It is counted if it was applied.
+  // To be called when the running step has ended, or when the next one may follow it. It is counted
+  // if it was applied.
   void Finish(bool applied);
   // Takes a step back. Returns false if the step does not wait.
   bool Withdraw(GlobalId step);

@@ -290,6 +290,7 @@ void StepGate::StartRun(const std::vector<GlobalId>& steps, Actions& actions) {
   for (const GlobalId& step : steps) {
     StepRequest request = TakeWaiting(step);
     running_.insert(step);
+    request.under_way = [this, step] { CountUnderWay(step); };
     request.done = [this, step,
                     done = std::move(request.done)](absl::StatusOr<StepResult> result) mutable {
       EndRun(step, std::move(result), std::move(done));
@@ -404,13 +405,26 @@ void StepGate::TakeBack(GlobalId step, absl::StatusOr<StepResult> answer, Action
   actions.answers.push_back({std::move(request), std::move(answer)});
 }
 
+// If the step fails all the same, its device is lost, and a step too many was counted: others then
+// wait earlier than they have to.
+void StepGate::CountUnderWay(GlobalId step) {
+  Actions actions;
+  {
+    MutexLock lock(mutex_);
+    under_way_.insert(step);
+    Ended(/*applied=*/true);
+    Advance(actions);
+  }
+  Perform(std::move(actions));
+}
+
 void StepGate::EndRun(GlobalId step, absl::StatusOr<StepResult> result,
                       absl::AnyInvocable<void(absl::StatusOr<StepResult>)> done) {
   Actions actions;
   {
     MutexLock lock(mutex_);
     running_.erase(step);
-    Ended(result.ok() && !result->repeated && !result->skipped);
+    if (under_way_.erase(step) == 0) Ended(result.ok() && !result->repeated && !result->skipped);
     Advance(actions);
   }
   done(std::move(result));

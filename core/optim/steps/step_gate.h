@@ -24,8 +24,9 @@
 
 namespace psd::optim {
 
-// A step waits, then runs, and if it was applied, `known` knows it from then on. A step that was
-// not applied may be asked for again. Thread-safe. No callback except Known and Turns is called
+// A step waits, then runs, and if it was applied, `known` knows it from then on. Other steps go on
+// when it has ended, or when a device works on it. A step that was not applied may be asked for
+// again. Thread-safe. No callback except Known and Turns is called
 // with a lock held.
 class StepGate {
  public:
@@ -120,6 +121,7 @@ class StepGate {
   // The session is no longer a member. None of its steps is waiting. `stays` says whether its
   // trainer still uses the optimizer.
   virtual void Drop(GlobalId session, bool stays) PSD_REQUIRES(mutex_) = 0;
+  // A step that was running has ended, or is under way on a device and so counts as applied.
   virtual void Ended(bool applied) PSD_REQUIRES(mutex_) = 0;
   // Passes the steps that may run now to StartRun, and the turns that have come to GiveTurn.
   virtual void Advance(Actions& actions) PSD_REQUIRES(mutex_) = 0;
@@ -158,6 +160,7 @@ class StepGate {
   // Answers a waiting step.
   void TakeBack(GlobalId step, absl::StatusOr<StepResult> answer, Actions& actions)
       PSD_REQUIRES(mutex_);
+  void CountUnderWay(GlobalId step) PSD_EXCLUDES(mutex_);
   void EndRun(GlobalId step, absl::StatusOr<StepResult> result,
               absl::AnyInvocable<void(absl::StatusOr<StepResult>)> done) PSD_EXCLUDES(mutex_);
   void Perform(Actions actions) PSD_EXCLUDES(mutex_);
@@ -166,6 +169,8 @@ class StepGate {
   const Run run_;
   absl::Status closed_ PSD_GUARDED_BY(mutex_);  // OK until Close
   std::set<GlobalId> running_ PSD_GUARDED_BY(mutex_);
+  // The members of running_ that are under way on a device: Ended has been called for them.
+  std::set<GlobalId> under_way_ PSD_GUARDED_BY(mutex_);
   // The members of running_ that are turns and end with EndTurn.
   std::map<GlobalId, Turn> turns_ PSD_GUARDED_BY(mutex_);
   // For each incarnation, the number below which its steps were given up. Such steps may still

@@ -110,7 +110,10 @@ struct StepRequest {
   // Called once, right before the first byte changes. If it returns false, the step is cancelled:
   // nothing has changed, and `done` gets CANCELLED. May be null.
   absl::AnyInvocable<bool()> begin_apply;
-  // Called once. Neither callback may wait for another step.
+  // Called at most once, before `done`, when the step has been applied but a device still works on
+  // it. Other steps may be applied behind it then. May be null.
+  absl::AnyInvocable<void()> under_way;
+  // Called once. None of the callbacks may wait for another step.
   absl::AnyInvocable<void(absl::StatusOr<StepResult>)> done;
 
   bool in_round() const { return round.word.number != 0; }

@@ -24,7 +24,7 @@ constexpr absl::Duration kReading = absl::Milliseconds(100);
 // If a timer is late by more than this, the process was stopped and has more to read.
 constexpr absl::Duration kStall = absl::Milliseconds(500);
 constexpr absl::Duration kReadingAfterStall = absl::Seconds(1);
-// How long a copy waits for room in the executor before it asks again.
+// How long a task waits for room in the executor before it asks again.
 constexpr absl::Duration kRoomInExecutor = absl::Milliseconds(1);
 
 size_t TotalBytes(const std::vector<Buffer>& buffers) {

@@ -38,7 +38,8 @@ T* As(std::byte* data) {
 // Covers the last axis by one call, and loops over the others. This function is not inlined:
 // otherwise a run of one axis would save the registers that the loop needs.
 template <typename T>
-ABSL_ATTRIBUTE_NOINLINE void RunBinaryRows(BinaryOp op, const BinaryRun& run, const T* a, const T* b, T* out) {
+ABSL_ATTRIBUTE_NOINLINE void RunBinaryRows(BinaryOp op, const BinaryRun& run, const T* a,
+                                           const T* b, T* out) {
   const int outer = static_cast<int>(run.extents.size()) - 1;
   const int64_t row = run.extents[outer];
   const auto a_step = static_cast<size_t>(run.a_steps[outer]);
