@@ -335,7 +335,7 @@ void CollectiveGroup::RunSoon(Task task) {
   const absl::Status submitted =
       uses_.executor.SubmitAs({WorkLabel::Kind::kOwn, {}}, [shared] { (*shared)(); });
   if (submitted.ok()) return;
-  uses_.timers.RunAt(uses_.clock.Now() + absl::Milliseconds(1),
+  uses_.timers.RunAt(uses_.clock.Now() + kRoomInExecutor,
                      [self = shared_from_this(), shared] { self->RunSoon(std::move(*shared)); });
 }
 

@@ -216,6 +216,9 @@ ncclResult_t End(ncclComm_t comm) {
     if (comm->own->aborted) return ncclInvalidArgument;
     comm->own->aborted = true;
     comm->own->to_add.clear();
+    // The memory of a rank that is gone may be freed, so nobody reads it any more.
+    for (auto& [number, round] : comm->own->clique->rounds)
+      if (!round.done) round.arrived.erase(comm->own->rank);
     if (!std::exchange(comm->own->finalizing, true)) ++comm->own->clique->finalized;
   }
   delete comm;
