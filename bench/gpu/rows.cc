@@ -131,9 +131,10 @@ class UpdateWorkload : public RowsWorkload {
   absl::Status Prepare() override {
     PSD_ASSIGN_OR_RETURN(group_, KernelOf(optim::kGroupRows, device()));
     PSD_ASSIGN_OR_RETURN(step_rows_, KernelOf(optim::kAdagradRows, device()));
-    PSD_ASSIGN_OR_RETURN(auto* const scratch_bytes, KernelOf(optim::kGroupRowsScratch, device()));
+    PSD_ASSIGN_OR_RETURN(auto* const scratch_of, KernelOf(optim::kGroupRowsScratch, device()));
     const size_t count = ids().size();
-    PSD_ASSIGN_OR_RETURN(scratch_, Take(scratch_bytes(stream(), count, rows())));
+    PSD_ASSIGN_OR_RETURN(const size_t scratch_bytes, scratch_of(stream(), count, rows()));
+    PSD_ASSIGN_OR_RETURN(scratch_, Take(scratch_bytes));
     PSD_ASSIGN_OR_RETURN(
         gradients_, Pattern(&device(), {static_cast<int64_t>(count), kTableWidth}, kGradientScale));
     PSD_ASSIGN_OR_RETURN(sums_,
