@@ -203,7 +203,7 @@ def judge_checker(ran):
     if found:
         return False, "%s; %s" % (found.group(0).strip("= "), outcome)
     refused = REFUSED.search(ran.out + ran.err)
-    if refused and not COUNTS.search(ran.out):
+    if refused and not BEGUN.search(ran.out):
         return True, "not run: compute-sanitizer says: %s" % refused.group(1)
     if ran.status is None:
         passed = len(re.findall(r"^\[ +OK \]", ran.out, re.MULTILINE))

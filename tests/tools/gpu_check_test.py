@@ -228,6 +228,11 @@ class JudgeTest(unittest.TestCase):
             self.assertIn("not run: compute-sanitizer says: ", outcome)
 
     def test_a_checker_without_an_answer_is_a_failure(self):
+        crashed = ("[ RUN      ] Gpu.Adds\n"
+                   "========= Error: process didn't terminate successfully\n")
+        good, outcome = gpu_check.judge_checker(ran(crashed, status=255))
+        self.assertFalse(good)
+        self.assertIn("exit 255 in Gpu.Adds", outcome)
         self.assertEqual(gpu_check.judge_checker(ran("", status=1)),
                          (False, "exit 1; no count"))
 
