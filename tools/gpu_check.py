@@ -154,7 +154,10 @@ def judge_case(name, ran):
         return True, NO_TIME, None
     if ran.status is None:
         return False, "stopped after %d s: it had not ended" % ran.seconds, None
-    results = [json.loads(line) for line in ran.out.splitlines() if line.startswith("{")]
+    try:
+        results = [json.loads(line) for line in ran.out.splitlines() if line.startswith("{")]
+    except ValueError:
+        return False, "its result cannot be read", None
     if ran.status == 0 and len(results) == 1:
         return True, None, results[0]
     said = [line[len(name) + 2:] for line in ran.err.splitlines() if line.startswith(name + ": ")]

@@ -369,7 +369,9 @@ void CollectiveGroup::Complete(const RunningPtr& running) {
   absl::StatusOr<Tensors> results = running->data.Results(from);
   if (running->device == nullptr || !results.ok())
     return SetResult(*running, std::move(results), from);
-  CopyResults(running, *std::move(results), LimitCopy(running, running->deadline + kReading));
+  // A result may come after the deadline, and is copied then, too.
+  const absl::Time until = std::max(running->deadline, uses_.clock.Now()) + kReading;
+  CopyResults(running, *std::move(results), LimitCopy(running, until));
 }
 
 // A thread that receives messages must not wait for a device, so the copy waits for room in the

@@ -245,9 +245,13 @@ void DeviceCalls::Expire() {
   {
     MutexLock lock(mutex_);
     const absl::Time now = group_->Now();
-    while (!queue_.empty() && queue_.front().until <= now) {
-      late.push_back(std::move(queue_.front()));
-      queue_.pop_front();
+    for (auto each = queue_.begin(); each != queue_.end();) {
+      if (each->until > now) {
+        ++each;
+        continue;
+      }
+      late.push_back(std::move(*each));
+      each = queue_.erase(each);
     }
   }
   for (const Pending& each : late)

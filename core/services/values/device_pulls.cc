@@ -109,9 +109,14 @@ absl::Status DevicePulls::ServePiece(const rpc::Answer<rpc::Contents>& answer,
   // The pin has ordered the default stream behind the work that writes the version.
   Stream& stream = device.default_stream();
   PSD_RETURN_IF_ERROR(stream.CopyOut(found.place->block->data(), piece.data(), piece.size()));
-  PSD_ASSIGN_OR_RETURN(std::shared_ptr<Event> copied, stream.Record());
+  absl::StatusOr<std::shared_ptr<Event>> copied = stream.Record();
+  if (!copied.ok()) {
+    // The copy may still write into the pinned memory.
+    PSD_RETURN_IF_ERROR(device.Synchronize());
+    return copied.status();
+  }
   // Holds `piece`, and with it the version, until the copy is done.
-  completions_.OnPassed({&device, std::move(copied)},
+  completions_.OnPassed({&device, *std::move(copied)},
                         [answer, place = found.place, piece](const absl::Status& done) {
                           if (!done.ok()) return answer(done);
                           const Block& block = *place->block;

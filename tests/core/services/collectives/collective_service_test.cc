@@ -536,6 +536,18 @@ TEST_F(DeviceResultTest, ADeviceThatDoesNothingMakesTheResultLate) {
   ExpectLate();
 }
 
+TEST_F(DeviceResultTest, AResultThatComesAfterTheDeadlineIsCopiedToo) {
+  const auto result = Start();
+  executor_.is_full = true;
+  clock_.Advance(absl::Seconds(60) + absl::Milliseconds(200));  // no timer has run yet
+  EXPECT_TRUE(Arrive().ok());
+  Advance(absl::Milliseconds(1));
+  EXPECT_TRUE(group_->failure().ok()) << group_->failure();
+  executor_.is_full = false;
+  Advance(absl::Milliseconds(1));
+  EXPECT_EQ(Elements(Must(Must(result.Wait())[0].ToHost())), std::vector<float>{7});
+}
+
 TEST_F(DeviceResultTest, AnExecutorThatStaysFullMakesTheResultLate) {
   executor_.is_full = true;
   ExpectLate();
