@@ -153,7 +153,11 @@ void OwnerOptimizer::TakeTurn(StepRequest request) {
   // `this` is enough: the gate keeps the request while it waits for the turn, and calls it only in
   // calls of this object.
   request.done = [this, done = std::move(request.done)](absl::StatusOr<StepResult> result) mutable {
-    if (result.ok()) result->steps_accepted = stats().steps;
+    if (result.ok()) {
+      const Stats now = stats();
+      // The schedule of the step that comes next counts those under way.
+      result->steps_accepted = now.steps + now.under_way;
+    }
     done(std::move(result));
   };
   gate_->Submit(std::move(request));
@@ -628,6 +632,7 @@ OwnerOptimizer::Stats OwnerOptimizer::stats() const {
   }
   MutexLock lock(mutex_);
   stats.steps = steps_;
+  stats.under_way = changes_under_way_;
   stats.skipped = skipped_;
   stats.max_staleness = staleness_.all().most;
   stats.mean_staleness = staleness_.all().mean();

@@ -225,7 +225,8 @@ class OwnerOptimizer : public store::Object, public std::enable_shared_from_this
 
   struct Stats {
     uint64_t steps = 0;
-    uint64_t skipped = 0;  // steps that were skipped because of an overflow
+    uint64_t under_way = 0;  // further steps, on which a device still works
+    uint64_t skipped = 0;    // steps that were skipped because of an overflow
     uint64_t max_staleness = 0;
     double mean_staleness = 0;
     size_t state_bytes = 0;

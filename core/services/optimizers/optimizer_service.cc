@@ -172,7 +172,8 @@ absl::Status RunPrepare(const rpc::Answer<v1::PrepareReply>& answer, GlobalId st
     if (!sum_of_squares.ok()) return answer(sum_of_squares.status());
     const OwnerOptimizer::Stats stats = optimizer->stats();
     v1::PrepareReply reply;
-    reply.set_steps_accepted(stats.steps);
+    // If a step under way fails, so does the one that is prepared.
+    reply.set_steps_accepted(stats.steps + stats.under_way);
     reply.set_loss_scale(stats.loss_scale);
     reply.set_sum_of_squares(*sum_of_squares);
     answer(std::move(reply));
