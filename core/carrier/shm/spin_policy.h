@@ -75,7 +75,7 @@ class PauseLengths {
   absl::Duration Look() const { return trust_ >= kEnoughTrust ? kLongLook : kShortLook; }
 
  private:
-  static constexpr int kMostTrust = 8;
+  static constexpr int kMostTrust = 16;  // so that a few long pauses do not end long looks
   static constexpr int kEnoughTrust = 4;
   // At most one pause of five is longer than the long look.
   static constexpr int kLoss = 4;

@@ -54,10 +54,10 @@ TEST(PauseLengthsTest, ShortPausesBetweenThemChangeNothing) {
   EXPECT_EQ(pauses.Look(), kLong);
 }
 
-TEST(PauseLengthsTest, TwoPausesThatAreTooLongEndLongLooks) {
+TEST(PauseLengthsTest, FourPausesThatAreTooLongEndLongLooks) {
   PauseLengths pauses;
   Report(pauses, 100, kLong);
-  pauses.Report(kLong + absl::Microseconds(1));
+  Report(pauses, 3, kLong + absl::Microseconds(1));
   EXPECT_EQ(pauses.Look(), kLong);
   pauses.Report(absl::InfiniteDuration());
   EXPECT_EQ(pauses.Look(), kShort);
