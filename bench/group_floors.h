@@ -34,7 +34,7 @@ class GroupFloor {
   const RankFloats& floats() const { return floats_; }
 
  private:
-  // What Adam and the gradients take beside the input, which holds the gradients, and the result.
+  // The arrays of a rank for Adam and the gradients. The gradients themselves are its input.
   struct Arithmetic {
     explicit Arithmetic(size_t elements);
     MappedFloats parameters, coefficients, first_moments, second_moments, next;

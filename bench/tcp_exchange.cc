@@ -41,7 +41,7 @@ absl::StatusOr<Connection> Connect() {
   return Connection(std::move(one), std::move(other));
 }
 
-// What a rank has left to send to another one and to receive from it.
+// The bytes that a rank still has to send to one other rank and to receive from it.
 struct Transfer {
   int socket = -1;
   const char* out = nullptr;

@@ -32,7 +32,7 @@ struct Environment {
   std::string helper;            // //bench:helper
   std::string carrier = "grpc";  // or "shm": how a job's processes exchange messages
   Network network;
-  // What the cases of devices run on. Shared with the workers that they start.
+  // The devices of the cases that need some. Shared with the workers that these cases start.
   std::vector<std::shared_ptr<Device>> devices;
 };
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// What the cases on devices share: sizes, elements, time, and the check of results.
+// Sizes, elements, times and the check of results, shared by all cases on devices.
 
 #include <cstddef>
 #include <memory>

@@ -81,7 +81,7 @@ class MatrixProducts::Library {
     return absl::StrCat(lt_.GetStatusName(status), " (", static_cast<int>(status), "), ",
                         lt_.GetStatusString(status));
   }
-  // What the library takes for itself is not in the budget, and it does not say how much that is.
+  // The budget leaves out the memory of the library itself, because nothing tells its size.
   absl::Status NoMemoryFor(absl::string_view operation, cublasStatus_t status,
                            CudaStream& stream) const {
     return WithRemedy(

@@ -57,7 +57,7 @@ ncclRedOp_t OperationOf(DeviceReduction reduction) {
 }  // namespace
 
 // NCCL allows no two calls for one communicator at the same time, so each is made under the lock.
-// None of them waits. CommAbort, the last one, waits until the device has left its kernels.
+// They do not wait. Only CommAbort, which comes last, waits until the device has left its kernels.
 class NcclCollectives::Communicator : public DeviceCommunicator {
  public:
   Communicator(std::shared_ptr<CudaDevice> device, NcclCollectives& owner, CudaStream& stream,
