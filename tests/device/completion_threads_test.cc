@@ -120,7 +120,7 @@ TEST_F(CompletionThreadsTest, TwoThreadsMayShutDownAtOnceAndBothWait) {
   }
 }
 
-// What is left is called by the end of Shutdown, and what holds up the other device is waited for.
+// When Shutdown returns, all completions have been called, also those of a device that was late.
 TEST_F(CompletionThreadsTest, ACompletionMayShutDownAndEndTheThreads) {
   auto threads = std::make_unique<CompletionThreads>(devices_);
   std::vector<std::string> called;

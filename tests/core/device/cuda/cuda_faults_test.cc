@@ -400,8 +400,7 @@ TEST_F(CudaFaultsTest, ACopyFromALostDeviceNamesThatDevice) {
   EXPECT_TRUE(two->health().ok());
 }
 
-// Neither device is lost before these calls fail, so the one whose stream was called is the one to
-// be lost.
+// Both devices are healthy until these calls fail. Only the device whose stream was called is lost.
 TEST_F(CudaFaultsTest, ACallThatFailsDoesNotLoseTheOtherDevice) {
   for (const bool copies : {true, false}) {
     ResetFakeCuda();
