@@ -21,7 +21,7 @@ inline int UsableProcessors() {
 
 // Looking for a message costs processor time. Sleeping costs tens of microseconds at each wake-up.
 // Looking is worth it for a peer that answers at once, but not for a peer that pauses: after a few
-// looks that found nothing, only a few of the waits begin with a look. Thread-safe.
+// looks that found nothing, one wait of four begins with a look. Thread-safe.
 class SpinPolicy {
  public:
   // If `enabled` is false, looking is never worth it. That holds for a process with one processor,
@@ -49,7 +49,7 @@ class SpinPolicy {
 
  private:
   static constexpr int kPatience = 3;
-  static constexpr unsigned kTryEvery = 16;
+  static constexpr unsigned kTryEvery = 4;
 
   const bool enabled_;
   // The number of looks without success since the last one that found something.
@@ -64,7 +64,7 @@ class PauseLengths {
  public:
   // A little longer than it takes to wake a thread.
   static constexpr absl::Duration kShortLook = absl::Microseconds(60);
-  static constexpr absl::Duration kLongLook = absl::Microseconds(400);
+  static constexpr absl::Duration kLongLook = absl::Microseconds(600);
 
   // Something came after this pause.
   void Report(absl::Duration pause) {

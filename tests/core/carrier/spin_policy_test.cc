@@ -20,7 +20,7 @@ TEST(SpinPolicyTest, LooksThatFindNothingBecomeRareUntilOneFindsSomething) {
   }
   int looks = 0;
   for (int i = 0; i < 160; ++i) looks += policy.Worthwhile() ? 1 : 0;
-  EXPECT_EQ(looks, 10);
+  EXPECT_EQ(looks, 40);
   policy.Report(true);
   EXPECT_TRUE(policy.Worthwhile());
 }
