@@ -2,6 +2,7 @@
 import contextlib
 import io
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -92,6 +93,35 @@ class DemoFlowTest(unittest.TestCase):
                 capture_output=True, text=True, check=False)
             self.assertEqual(result.returncode, 2)
             self.assertIn(said, result.stderr)
+
+    def test_first_command_knows_the_flags_of_the_launcher(self):
+        refused = subprocess.run(["sh", "tools/demo", "--nonsense"],
+                                 capture_output=True, text=True, check=False)
+        self.assertEqual(refused.returncode, 2)
+        help_text = subprocess.run(["/usr/bin/python3", "-B", "tools/launch/demo.py", "--help"],
+                                   capture_output=True, text=True, check=True).stdout
+        flags = set(re.findall(r"--\w+", help_text))
+        self.assertEqual(set(re.findall(r"--\w+", refused.stderr)) - {"--nonsense"}, flags)
+        for flag in sorted(flags - {"--help"}):
+            # The flag is read before the unknown one, which is refused.
+            value = [] if flag in ("--quick", "--no_shared_memory") else ["x"]
+            refused = subprocess.run(["sh", "tools/demo", flag, *value, "--nonsense"],
+                                     capture_output=True, text=True, check=False)
+            self.assertIn("unknown argument '--nonsense'", refused.stderr)
+
+    def test_owners_get_the_device_and_the_choice_of_shared_memory(self):
+        said = os.path.join(self.folder, "said")
+        owner = "echo \"$@\" >> %s\n%s" % (said, OWNER)
+        self.run_demo(self.plan(owner=owner))
+        self.run_demo(self.plan(owner=owner)._replace(device="emu:0", shared_memory=False))
+        with open(said, encoding="utf-8") as file:
+            plain, plain_too, told, told_too = file.read().splitlines()
+        for line in (plain, plain_too):
+            self.assertNotIn("--devices", line)
+            self.assertNotIn("--shared_memory", line)
+        for line in (told, told_too):
+            self.assertIn("--devices=emu:0", line)
+            self.assertIn("--shared_memory=false", line)
 
     def test_missing_data_is_named_before_anything_is_built(self):
         with self.assertRaises(children.ChildFailed) as caught:

@@ -28,10 +28,11 @@ NEXT_COMMANDS = (
     ("bazel run -c opt //examples/quickstart:train", "train on it; then change train.cc"),
     ("tools/psctl status", "see what the owner holds"),
 )
-# Paths of the three programs, the data, the training's length, and the device of the owners on which
-# the parameters live (None: their CPU).
-Plan = collections.namedtuple("Plan", "psd train evaluate data epochs seconds unit device",
-                              defaults=("images", None))
+# Paths of the three programs, the data, the training's length, the device of the owners on which
+# the parameters live (None: their CPU), and whether they and the trainers use shared memory.
+Plan = collections.namedtuple(
+    "Plan", "psd train evaluate data epochs seconds unit device shared_memory",
+    defaults=("images", None, True))
 Result = collections.namedtuple("Result", "accuracy tested train_s per_s unit")
 
 
@@ -75,6 +76,8 @@ def start_owners(group, plan, folder):
             command.append("--registrar=" + owners[0])
         if plan.device is not None:
             command.append("--devices=" + plan.device)
+        if not plan.shared_memory:
+            command.append("--shared_memory=false")
         group.start(name, command)
         owners.append("%s=%s" % (name, wait_for_address(group, name, path)))
     return owners
@@ -196,6 +199,8 @@ def parse_arguments(arguments=None):
                         "fashion: the folder of the four files")
     parser.add_argument("--device", help="fashion: the device of the owners that keeps the "
                         "parameters: cuda:0, or emu:0, which is emulated and slow")
+    parser.add_argument("--no_shared_memory", action="store_true",
+                        help="owners and trainers talk over TCP, as between hosts")
     parsed = parser.parse_args(arguments)
     if parsed.device is not None and parsed.data != "fashion":
         parser.error("--device works with --data fashion only")
@@ -227,7 +232,7 @@ def main():
                     train=os.path.join(example, "train"),
                     evaluate=os.path.join(example, "evaluate"), data=data, epochs=EPOCHS,
                     seconds=4 if arguments.quick else 0, unit=data_set.unit,
-                    device=arguments.device)
+                    device=arguments.device, shared_memory=not arguments.no_shared_memory)
         print_result(run(plan, line, stop_request))
 
     return guarded(demo, line)
