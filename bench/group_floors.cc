@@ -18,8 +18,8 @@ GroupFloor::Arithmetic::Arithmetic(size_t elements)
       next(elements) {}
 
 absl::StatusOr<std::unique_ptr<GroupFloor>> GroupFloor::Create(const std::string& task,
-                                                               const std::string& carrier,
-                                                               int ranks, size_t elements) {
+                                                               const std::string& way, int ranks,
+                                                               size_t elements) {
   std::unique_ptr<GroupFloor> floor(new GroupFloor(ranks, elements));
   floor->work_ = floor->WorkOf(task);
   if (floor->work_ == nullptr)
@@ -28,10 +28,12 @@ absl::StatusOr<std::unique_ptr<GroupFloor>> GroupFloor::Create(const std::string
     for (int rank = 0; rank < ranks; ++rank)
       floor->arithmetic_.push_back(std::make_unique<Arithmetic>(elements));
   }
-  if (carrier == "shm") {
+  if (way == "memory") {
     floor->exchange_ = ExchangeInMemory(floor->floats_);
   } else {
-    PSD_ASSIGN_OR_RETURN(floor->exchange_, ExchangeOverTcp(floor->floats_));
+    PSD_ASSIGN_OR_RETURN(auto links, way == "tcp" ? LinkOverTcp(floor->floats_.ranks())
+                                                  : LinkOverGrpc(floor->floats_.ranks()));
+    floor->exchange_ = ExchangeOver(std::move(links), floor->floats_);
   }
   return floor;
 }

@@ -1,7 +1,7 @@
 #pragma once
 
 // Floors of the work of a group whose ranks are on one machine, one thread for each rank: what goes
-// between the ranks, over the bare memory or bare TCP, and the arithmetic, fused.
+// between the ranks, over the bare memory, bare TCP or bare gRPC, and the arithmetic, fused.
 
 #include <cstddef>
 #include <functional>
@@ -20,12 +20,12 @@ class GroupFloor {
  public:
   // `task` is one of RankOptions: "allreduce" reduces `elements` floats of each rank; "ddp_step"
   // also computes as many gradients before, and steps Adam on every rank after it; in "zero_step"
-  // every rank steps Adam on its part of the parameters, and gives it to the others. `carrier` is
-  // "shm" or "grpc", for which the floor is bare TCP. Requires: `elements` is a multiple of 16, and
-  // there is at least one rank. Errors: INVALID_ARGUMENT if there is no such task; those of
-  // ExchangeOverTcp.
+  // every rank steps Adam on its part of the parameters, and gives it to the others. `way` is how
+  // bytes go from rank to rank: "memory", "tcp" or "grpc". Requires: `elements` is a multiple of
+  // 16, and there is at least one rank. Errors: INVALID_ARGUMENT if there is no such task; those of
+  // LinkOverTcp and LinkOverGrpc.
   static absl::StatusOr<std::unique_ptr<GroupFloor>> Create(const std::string& task,
-                                                            const std::string& carrier, int ranks,
+                                                            const std::string& way, int ranks,
                                                             size_t elements);
 
   // Does the work so many times. Returns the seconds that each time takes.

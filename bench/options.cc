@@ -59,6 +59,14 @@ absl::Status SetCarrier(const std::string& text, Options* options) {
   return absl::OkStatus();
 }
 
+absl::Status SetFloor(const std::string& text, Options* options) {
+  if (text != "tcp" && text != "grpc") {
+    return absl::InvalidArgumentError(absl::StrCat("'", text, "' is none; tcp and grpc are"));
+  }
+  options->environment.floor = text;
+  return absl::OkStatus();
+}
+
 absl::Status SetBlocks(const std::string& text, Options* options) {
   int blocks = 0;
   if (!absl::SimpleAtoi(text, &blocks) || blocks < 1) {
@@ -104,6 +112,9 @@ const std::vector<Flag>& Flags() {
        SetCase},
       {"--carrier", "C",
        "grpc (default) or shm; the peer uses TCP or its shared memory accordingly", SetCarrier},
+      {"--floor", "F",
+       "tcp (default) or grpc: what joins the ranks of the floors of groups with --carrier grpc",
+       SetFloor},
       {"--blocks", "N", "how many blocks each case runs; the default depends on the case",
        SetBlocks},
       {"--devices", "LIST",

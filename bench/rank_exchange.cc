@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstring>
 #include <thread>
+#include <utility>
 
 namespace psd::bench {
 namespace {
@@ -59,6 +60,53 @@ class MemoryExchange : public RankExchange {
   Barrier barrier_;
 };
 
+class LinkedExchange : public RankExchange {
+ public:
+  LinkedExchange(std::unique_ptr<RankLinks> links, const RankFloats& floats)
+      : links_(std::move(links)), floats_(floats), received_(floats.ranks()) {
+    for (size_t rank = 0; rank < floats.ranks(); ++rank) {
+      for (size_t from = 0; from < floats.ranks(); ++from) {
+        received_[rank].push_back(
+            from == rank ? nullptr : std::make_unique<MappedFloats>(floats.SizeOf(rank)));
+      }
+    }
+  }
+
+  void ReduceScatter(size_t rank) override {
+    std::vector<Parcel> parcels;
+    std::vector<const float*> parts;
+    for (size_t other = 0; other < floats_.ranks(); ++other) {
+      if (other == rank) {
+        parts.push_back(floats_.input(rank) + floats_.FirstOf(rank));
+        continue;
+      }
+      float* const to = received_[rank][other]->data();
+      parcels.push_back({other, floats_.input(rank) + floats_.FirstOf(other), floats_.SizeOf(other),
+                         to, floats_.SizeOf(rank)});
+      parts.push_back(to);
+    }
+    links_->Exchange(rank, parcels);
+    floats_.SumPart(rank, parts);
+  }
+
+  void AllGather(size_t rank) override {
+    std::vector<Parcel> parcels;
+    float* const result = floats_.result(rank);
+    for (size_t other = 0; other < floats_.ranks(); ++other) {
+      if (other == rank) continue;
+      parcels.push_back({other, result + floats_.FirstOf(rank), floats_.SizeOf(rank),
+                         result + floats_.FirstOf(other), floats_.SizeOf(other)});
+    }
+    links_->Exchange(rank, parcels);
+  }
+
+ private:
+  const std::unique_ptr<RankLinks> links_;
+  const RankFloats& floats_;
+  std::vector<std::vector<std::unique_ptr<MappedFloats>>>
+      received_;  // by rank and sender; null from itself
+};
+
 }  // namespace
 
 RankFloats::RankFloats(int ranks, size_t elements) : elements_(elements) {
@@ -82,6 +130,11 @@ void RankFloats::SumPart(size_t rank, const std::vector<const float*>& parts) co
 
 std::unique_ptr<RankExchange> ExchangeInMemory(const RankFloats& floats) {
   return std::make_unique<MemoryExchange>(floats);
+}
+
+std::unique_ptr<RankExchange> ExchangeOver(std::unique_ptr<RankLinks> links,
+                                           const RankFloats& floats) {
+  return std::make_unique<LinkedExchange>(std::move(links), floats);
 }
 
 }  // namespace psd::bench

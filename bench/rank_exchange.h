@@ -6,8 +6,8 @@
 #include <memory>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "bench/floors.h"
+#include "bench/rank_links.h"
 
 namespace psd::bench {
 
@@ -47,8 +47,8 @@ class RankExchange {
 // Ranks read the memory of the others. `floats` must outlive the exchange.
 std::unique_ptr<RankExchange> ExchangeInMemory(const RankFloats& floats);
 
-// Every two ranks are joined by a TCP connection over the loopback interface. Errors: UNAVAILABLE
-// if the system refuses a connection.
-absl::StatusOr<std::unique_ptr<RankExchange>> ExchangeOverTcp(const RankFloats& floats);
+// Ranks send their parts to the others. `floats` must outlive the exchange.
+std::unique_ptr<RankExchange> ExchangeOver(std::unique_ptr<RankLinks> links,
+                                           const RankFloats& floats);
 
 }  // namespace psd::bench

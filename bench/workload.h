@@ -31,6 +31,8 @@ struct Environment {
   std::string daemon;            // psd
   std::string helper;            // //bench:helper
   std::string carrier = "grpc";  // or "shm": how a job's processes exchange messages
+  // What joins the ranks of a floor if they do not share memory: "tcp" or "grpc".
+  std::string floor = "tcp";
   Network network;
   // The devices of the cases that need some. Shared with the workers that these cases start.
   std::vector<std::shared_ptr<Device>> devices;

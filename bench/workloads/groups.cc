@@ -55,8 +55,8 @@ class Ranks : public Workload {
     }
     PSD_ASSIGN_OR_RETURN(work_, RankWork::Join(options));
     const auto elements = static_cast<size_t>(task_.elements * task_.tensors);
-    PSD_ASSIGN_OR_RETURN(floor_,
-                         GroupFloor::Create(task_.name, environment.carrier, ranks_, elements));
+    const std::string way = environment.carrier == "shm" ? "memory" : environment.floor;
+    PSD_ASSIGN_OR_RETURN(floor_, GroupFloor::Create(task_.name, way, ranks_, elements));
     return RunPsd().status();
   }
 

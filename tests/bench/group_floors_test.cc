@@ -10,18 +10,18 @@ namespace psd::bench {
 namespace {
 
 constexpr int kRanks = 3;
-constexpr size_t kElements = size_t{16} * 1024;
+constexpr size_t kElements = size_t{1} << 20;  // so that parts take several messages of gRPC
 
-std::unique_ptr<GroupFloor> Create(const std::string& task, const std::string& carrier, int ranks,
+std::unique_ptr<GroupFloor> Create(const std::string& task, const std::string& way, int ranks,
                                    size_t elements) {
-  auto floor = GroupFloor::Create(task, carrier, ranks, elements);
+  auto floor = GroupFloor::Create(task, way, ranks, elements);
   EXPECT_TRUE(floor.ok()) << floor.status();
   return *std::move(floor);
 }
 
 class GroupFloorsTest : public testing::TestWithParam<std::string> {};
 
-INSTANTIATE_TEST_SUITE_P(Carriers, GroupFloorsTest, testing::Values("shm", "grpc"));
+INSTANTIATE_TEST_SUITE_P(Ways, GroupFloorsTest, testing::Values("memory", "tcp", "grpc"));
 
 TEST_P(GroupFloorsTest, EveryRankHasTheSumOfAllInputs) {
   const auto floor = Create("allreduce", GetParam(), kRanks, kElements);
@@ -65,7 +65,7 @@ TEST_P(GroupFloorsTest, StepsEndWithTheSameFloatsOnAllRanks) {
 }
 
 TEST(GroupFloorTasksTest, AnUnknownTaskIsRefused) {
-  EXPECT_EQ(GroupFloor::Create("sleep", "shm", 2, 16).status().code(),
+  EXPECT_EQ(GroupFloor::Create("sleep", "memory", 2, 16).status().code(),
             absl::StatusCode::kInvalidArgument);
 }
 

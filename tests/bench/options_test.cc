@@ -39,7 +39,7 @@ TEST(Options, ValuesFollowFlagsWithOrWithoutAnEqualsSign) {
   const auto options =
       ParseOptions({"--json", "--only=call_empty", "--only", "pull_16MiB", "--blocks=3", "--enter",
                     "ssh -T far", "--host=10.0.0.5", "--delay", "10ms", "--daemon=/a=b",
-                    "--carrier", "shm", "--devices", "emu:1=2GiB,cuda:2"});
+                    "--carrier", "shm", "--floor=grpc", "--devices", "emu:1=2GiB,cuda:2"});
   ASSERT_TRUE(options.ok()) << options.status();
   EXPECT_TRUE(options->json);
   EXPECT_THAT(options->only, ElementsAre("call_empty", "pull_16MiB"));
@@ -49,6 +49,7 @@ TEST(Options, ValuesFollowFlagsWithOrWithoutAnEqualsSign) {
   EXPECT_EQ(options->environment.network.delay, absl::Milliseconds(10));
   EXPECT_EQ(options->environment.daemon, "/a=b");
   EXPECT_EQ(options->environment.carrier, "shm");
+  EXPECT_EQ(options->environment.floor, "grpc");
   ASSERT_EQ(options->devices.size(), 2u);
   EXPECT_EQ(options->devices[0].name(), "emu:1");
   EXPECT_EQ(options->devices[0].budget_bytes, size_t{2} << 30);
@@ -61,6 +62,7 @@ TEST(Options, MistakesAreNamedWithTheirFlag) {
       {"--only=gpu_x*", "unknown case 'gpu_x*'; known: call_empty"},
       {"--devices=gpu0", "gpu0"},
       {"--carrier=pigeon", "'pigeon' is none; grpc and shm are"},
+      {"--floor=sea", "'sea' is none; tcp and grpc are"},
       {"--blocks=0", "'0' is no number from 1"},
       {"--delay=10", "'10' is no time, such as 10ms"},
       {"--delay=-1ms", "is no time"},
@@ -77,8 +79,8 @@ TEST(Options, MistakesAreNamedWithTheirFlag) {
 
 TEST(Options, HelpHasALineForEveryFlag) {
   for (const char* flag :
-       {"--json", "--only CASE", "--carrier C", "--blocks N", "--devices LIST", "--daemon PATH",
-        "--helper PATH", "--enter COMMAND", "--host IP", "--delay TIME"}) {
+       {"--json", "--only CASE", "--carrier C", "--floor F", "--blocks N", "--devices LIST",
+        "--daemon PATH", "--helper PATH", "--enter COMMAND", "--host IP", "--delay TIME"}) {
     EXPECT_THAT(OptionsHelp(), HasSubstr(flag));
   }
 }

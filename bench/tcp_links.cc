@@ -7,7 +7,7 @@
 #include <thread>
 #include <utility>
 
-#include "bench/rank_exchange.h"
+#include "bench/rank_links.h"
 #include "core/base/status.h"
 #include "core/base/unique_fd.h"
 
@@ -29,12 +29,12 @@ absl::StatusOr<Connection> Connect() {
   auto* const generic = reinterpret_cast<sockaddr*>(&address);
   if (bind(listener.get(), generic, length) != 0 || listen(listener.get(), 1) != 0 ||
       getsockname(listener.get(), generic, &length) != 0) {
-    return Refused("tcp exchange: cannot listen");
+    return Refused("tcp links: cannot listen");
   }
   UniqueFd one(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (connect(one.get(), generic, length) != 0) return Refused("tcp exchange: cannot connect");
+  if (connect(one.get(), generic, length) != 0) return Refused("tcp links: cannot connect");
   UniqueFd other(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
-  if (!other.valid()) return Refused("tcp exchange: cannot accept");
+  if (!other.valid()) return Refused("tcp links: cannot accept");
   const int no_delay = 1;
   for (const UniqueFd* end : {&one, &other})
     setsockopt(end->get(), IPPROTO_TCP, TCP_NODELAY, &no_delay, sizeof(no_delay));
@@ -89,78 +89,42 @@ void Run(std::vector<Transfer>& transfers) {
   }
 }
 
-class TcpExchange : public RankExchange {
+class TcpLinks : public RankLinks {
  public:
   // sockets[i][j] is the end of rank i of its connection to rank j.
-  TcpExchange(const RankFloats& floats, std::vector<std::vector<UniqueFd>> sockets)
-      : floats_(floats), sockets_(std::move(sockets)), received_(floats.ranks()) {
-    for (size_t rank = 0; rank < floats.ranks(); ++rank) {
-      for (size_t from = 0; from < floats.ranks(); ++from) {
-        received_[rank].push_back(
-            from == rank ? nullptr : std::make_unique<MappedFloats>(floats.SizeOf(rank)));
-      }
-    }
-  }
+  explicit TcpLinks(std::vector<std::vector<UniqueFd>> sockets) : sockets_(std::move(sockets)) {}
 
-  void ReduceScatter(size_t rank) override {
+  void Exchange(size_t rank, const std::vector<Parcel>& parcels) override {
     std::vector<Transfer> transfers;
-    std::vector<const float*> parts;
-    for (size_t other = 0; other < floats_.ranks(); ++other) {
-      if (other == rank) {
-        parts.push_back(floats_.input(rank) + floats_.FirstOf(rank));
-        continue;
-      }
-      float* const to = received_[rank][other]->data();
-      transfers.push_back(Between(rank, other, floats_.input(rank), other, to, rank));
-      parts.push_back(to);
-    }
-    Run(transfers);
-    floats_.SumPart(rank, parts);
-  }
-
-  void AllGather(size_t rank) override {
-    std::vector<Transfer> transfers;
-    for (size_t other = 0; other < floats_.ranks(); ++other) {
-      if (other == rank) continue;
-      float* const to = floats_.result(rank) + floats_.FirstOf(other);
-      transfers.push_back(Between(rank, other, floats_.result(rank), rank, to, other));
+    for (const Parcel& parcel : parcels) {
+      Transfer transfer;
+      transfer.socket = sockets_[rank][parcel.other].get();
+      transfer.out = reinterpret_cast<const char*>(parcel.out);
+      transfer.out_bytes = parcel.out_elements * sizeof(float);
+      transfer.in = reinterpret_cast<char*>(parcel.in);
+      transfer.in_bytes = parcel.in_elements * sizeof(float);
+      transfers.push_back(transfer);
     }
     Run(transfers);
   }
 
  private:
-  // `rank` sends part `sent` of `array` to `other`, from which it receives a part as long as part
-  // `received`.
-  Transfer Between(size_t rank, size_t other, const float* array, size_t sent, float* to,
-                   size_t received) const {
-    Transfer transfer;
-    transfer.socket = sockets_[rank][other].get();
-    transfer.out = reinterpret_cast<const char*>(array + floats_.FirstOf(sent));
-    transfer.out_bytes = floats_.SizeOf(sent) * sizeof(float);
-    transfer.in = reinterpret_cast<char*>(to);
-    transfer.in_bytes = floats_.SizeOf(received) * sizeof(float);
-    return transfer;
-  }
-
-  const RankFloats& floats_;
   const std::vector<std::vector<UniqueFd>> sockets_;
-  std::vector<std::vector<std::unique_ptr<MappedFloats>>>
-      received_;  // by rank and sender; null from itself
 };
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<RankExchange>> ExchangeOverTcp(const RankFloats& floats) {
-  std::vector<std::vector<UniqueFd>> sockets(floats.ranks());
-  for (std::vector<UniqueFd>& row : sockets) row.resize(floats.ranks());
-  for (size_t i = 0; i < floats.ranks(); ++i) {
-    for (size_t j = i + 1; j < floats.ranks(); ++j) {
+absl::StatusOr<std::unique_ptr<RankLinks>> LinkOverTcp(size_t ranks) {
+  std::vector<std::vector<UniqueFd>> sockets(ranks);
+  for (std::vector<UniqueFd>& row : sockets) row.resize(ranks);
+  for (size_t i = 0; i < ranks; ++i) {
+    for (size_t j = i + 1; j < ranks; ++j) {
       PSD_ASSIGN_OR_RETURN(Connection connection, Connect());
       sockets[i][j] = std::move(connection.first);
       sockets[j][i] = std::move(connection.second);
     }
   }
-  return std::make_unique<TcpExchange>(floats, std::move(sockets));
+  return std::make_unique<TcpLinks>(std::move(sockets));
 }
 
 }  // namespace psd::bench
