@@ -21,6 +21,8 @@ CHECKERS = ["memcheck", "racecheck", "initcheck"]
 # The tests that checkers run: with one seed only, because they take a hundred times as long as
 # without a checker.
 CHECKED = "CudaSuite.*:*Seeds/*/0"
+# The tests of groups, whose ranks need a GPU each.
+GROUPS = "GpuGroupSuite.*"
 # CUDA's errors are left to the tests, some of which provoke them.
 CHECKER_FLAGS = ["--report-api-errors", "no", "--error-exitcode", "1"]
 # What compute-sanitizer says where it cannot or may not work.
@@ -285,11 +287,16 @@ def check(folder, gpus, quick, start):
     benchmark.
     """
     limit = QUICK_LIMIT_S if quick else LIMIT_S
-    ran = run([os.path.join(folder, TEST)], start + TESTS_END * limit)
+    alone = len(gpus) < 2
+    filters = ["--gtest_filter=-" + GROUPS] if alone else []
+    ran = run([os.path.join(folder, TEST), *filters], start + TESTS_END * limit)
     good, outcome = judge_test(ran)
     if not good and ran is not None:
         ran.show()
     rows = [("`%s`" % TEST, outcome)]
+    if alone:
+        rows.append(("groups of GPUs in `%s`" % TEST, "not run: they need 2 GPUs, and this machine "
+                     "has %d" % len(gpus)))
     blocks = ["--blocks=%d" % QUICK_BLOCKS] if quick else []
     passed, more, results = measure(folder, len(gpus), blocks,
                                     start + (QUICK_BENCH_END if quick else BENCH_END) * limit)

@@ -118,6 +118,8 @@ class GpuCheckTest(FolderTest):
         self.assertEqual(status, 0)
         self.assertIn("GPU: NVIDIA Test, 81920 MiB. Driver: 580.1.", page)
         self.assertIn("| `gpu_test` | 12 passed |", page)
+        self.assertIn("| groups of GPUs in `gpu_test` | not run: they need 2 GPUs, and this machine "
+                      "has 1 |", page)
         self.assertIn("memcheck | not run: there is no compute-sanitizer |", page)
         self.assertIn("| machine code of `gpu_test` | not run: there is no cuobjdump |", page)
         self.assertIn("| cases of the benchmark | 2 of 3 measured |", page)
@@ -183,6 +185,17 @@ class GpuCheckTest(FolderTest):
         status, page = self.check()
         self.assertEqual(status, 1)
         self.assertIn("| `gpu_test` | 12 passed, 3 skipped |", page)
+
+    def test_groups_run_where_there_are_two_gpus(self):
+        only_alone = '[ "$*" = "%s" ] || exit 7\n' + PASSED
+        self.write("nvidia-smi", GPU)
+        self.write("gpu_test", only_alone % "--gtest_filter=-GpuGroupSuite.*")
+        self.assertEqual(self.check("--quick")[0], 0)
+        self.write("nvidia-smi", "%s; %s" % (GPU, GPU))
+        self.write("gpu_test", only_alone % "")
+        status, page = self.check("--quick")
+        self.assertEqual(status, 0)
+        self.assertNotIn("groups of GPUs", page)
 
     def test_machine_code_of_this_gpu_is_read(self):
         self.write("nvidia-smi", GPU)

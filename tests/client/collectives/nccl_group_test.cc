@@ -1,12 +1,7 @@
 // Groups whose ranks have GPUs and NCCL, on the fakes of CUDA and of NCCL. Trainer r has cuda:r.
 
-#include <cuda_runtime_api.h>
 #include <nccl.h>
 
-#include <atomic>
-#include <functional>
-#include <memory>
-#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -18,17 +13,9 @@
 #include "absl/time/time.h"
 #include "client/collectives/group.h"
 #include "client/psd.h"
-#include "client/runtime_of.h"
-#include "core/base/device.h"
-#include "core/base/log.h"
-#include "core/base/status.h"
-#include "core/device/cuda/cuda_device.h"
-#include "core/runtime/runtime.h"
-#include "core/tensor/copy_to.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/client/collectives/group_world.h"
-#include "tests/client/test_world.h"
+#include "tests/client/collectives/gpu_group.h"
 #include "tests/core/device/cuda/fake_cuda.h"
 
 namespace psd {
@@ -43,14 +30,6 @@ constexpr char kFakeLibrary[] = "tests/core/device/cuda/libfake_nccl.so";
 constexpr int64_t kLarge = 10'000;
 constexpr int64_t kSmall = 8;
 
-std::string Text(const absl::Status& status) {
-  return std::string(status.message());
-}
-std::string Culprit(const absl::Status& status) {
-  const auto detail = GetDetail(status);
-  return detail.has_value() ? detail->worker : "";
-}
-
 Tensor Numbers(int rank, int64_t elements) {
   std::vector<float> numbers(static_cast<size_t>(elements));
   for (size_t i = 0; i < numbers.size(); ++i)
@@ -58,40 +37,16 @@ Tensor Numbers(int rank, int64_t elements) {
   return Tensor::Of({elements}, std::move(numbers));
 }
 
-class NcclGroupTest : public ::testing::Test {
+class NcclGroupTest : public GpuGroupTest {
  protected:
-  ~NcclGroupTest() override {
-    HoldFakeCalls(false);
-    groups_.clear();
-    world_.reset();
-  }
+  ~NcclGroupTest() override { HoldFakeCalls(false); }
 
   // `libraries` has the file of NCCL for each rank.
   void Begin(const std::vector<std::string>& libraries = {kFakeLibrary, kFakeLibrary}) {
-    testing::FakeMachine machine;
-    machine.memory_bytes = size_t{8} << 20;
-    testing::ResetFakeCuda(machine);
-    for (int rank = 0; rank < kRanks; ++rank) {
-      CudaDeviceOptions options;
-      options.index = rank;
-      options.budget_bytes = size_t{4} << 20;
-      options.pinned_bytes = size_t{1} << 20;
-      options.nccl = libraries[static_cast<size_t>(rank)];
-      devices_.push_back(CudaDevice::Open(options).value());
-    }
-    world_ = std::make_unique<GroupWorld>(
-        kRanks, /*shared_memory=*/true, /*memory_budget_bytes=*/0,
-        std::vector<std::shared_ptr<Device>>(devices_.begin(), devices_.end()),
-        NewStreamLogger(log_, LogLevel::kWarning));
-    groups_ = world_->JoinAll("ranks");
-  }
-  std::vector<absl::Status> OnAll(const std::function<absl::Status(int, Group&)>& f) {
-    std::vector<absl::Status> statuses(kRanks);
-    InParallel(kRanks, [&](int rank) { statuses[rank] = f(rank, *groups_[rank]); });
-    return statuses;
-  }
-  Tensor There(int rank, const Tensor& tensor) {
-    return Must(CopyTo(devices_[rank].get(), tensor));
+    std::vector<CudaDeviceOptions> gpus = FindGpus().options;
+    gpus.resize(kRanks);
+    for (size_t rank = 0; rank < gpus.size(); ++rank) gpus[rank].nccl = libraries[rank];
+    Open(gpus);
   }
   void ExpectSum(int rank, Group& group, int64_t elements) {
     const Tensor sum = Must(group.AllReduce(There(rank, Numbers(rank, elements))));
@@ -105,25 +60,6 @@ class NcclGroupTest : public ::testing::Test {
   static void AwaitFakeCalls(const std::string& function, int calls) {
     while (testing::FakeCalls(function) < calls) std::this_thread::yield();
   }
-  // Lets the work of a device go on, and waits until all of it is done. An attempt reads
-  // `released`, and the next test takes the memory away from work that is left.
-  void Release(int rank, std::atomic<bool>& released) {
-    released = true;
-    testing::RetryFakeAttempts();
-    EXPECT_TRUE(devices_[rank]->Synchronize().ok());
-  }
-  void Kill(int rank) { RuntimeOf(*world_->workers[rank]).agent().Shutdown(absl::ZeroDuration()); }
-  // All workers have ended, so nobody writes to the log any more.
-  std::string Log() {
-    groups_.clear();
-    world_.reset();
-    return log_.str();
-  }
-
-  std::ostringstream log_;
-  std::vector<std::shared_ptr<CudaDevice>> devices_;
-  std::unique_ptr<GroupWorld> world_;
-  std::vector<std::shared_ptr<Group>> groups_;
 };
 
 TEST_F(NcclGroupTest, TheGpusPerformLargeCalls) {
@@ -216,20 +152,6 @@ TEST_F(NcclGroupTest, SeveralCallsUnderWayKeepTheirOrder) {
   EXPECT_EQ(testing::FakeCalls("ncclAllReduce"), 8 * kRanks);
 }
 
-TEST_F(NcclGroupTest, DifferentCallsAreNamedAsInOtherGroups) {
-  Begin();
-  const auto statuses = OnAll([&](int rank, Group& group) {
-    const Tensor mine = There(rank, Numbers(rank, kLarge));
-    return rank == 0 ? group.AllReduce(mine).status() : group.AllGather(mine).status();
-  });
-  for (const absl::Status& status : statuses) {
-    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-    EXPECT_THAT(Text(status), HasSubstr("all-reduce (sum) of f32[10000]"));
-    EXPECT_THAT(Text(status), HasSubstr("all-gather of f32[10000]"));
-  }
-  EXPECT_EQ(testing::FakeCalls("ncclCommInitRankConfig"), 0);
-}
-
 // ---- without a common NCCL
 
 TEST_F(NcclGroupTest, AMissingLibraryIsLogged) {
@@ -295,16 +217,11 @@ TEST_F(NcclGroupTest, ARankThatDiesInACallIsNamedAndHangsNobody) {
     return absl::OkStatus();
   });
   // The work of rank 1 never comes to the call, so that of rank 0 waits on its GPU.
-  std::atomic<bool> released{false};
-  ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
-  ASSERT_EQ(testing::AddFakeAttempt(devices_[1]->default_stream().handle(),
-                                    [&released] { return released.load(); }),
-            0);
+  const Tensor room = RoomOn(1, kLarge);
+  HeldGpu held(*devices_[1], 1);
   Future<Tensor> dying;
   const auto statuses = OnAll([&](int rank, Group& group) {
     if (rank == 0) return group.AllReduce(There(0, Numbers(0, kLarge))).status();
-    const Tensor room =
-        Must(Tensor::Empty({kLarge}, DType::kF32, &devices_[1]->memory()));  // whatever is in it
     dying = group.AllReduceAsync(room);
     AwaitFakeCalls("ncclAllReduce", 2 * kRanks);
     Kill(1);
@@ -314,43 +231,8 @@ TEST_F(NcclGroupTest, ARankThatDiesInACallIsNamedAndHangsNobody) {
               AnyOf(absl::StatusCode::kUnavailable, absl::StatusCode::kAborted));
   EXPECT_EQ(Culprit(statuses[0]), "t1");
   AwaitFakeCalls("ncclCommAbort", 1);
-  Release(1, released);
+  held.Release();
   EXPECT_FALSE(dying.Wait().ok());
-}
-
-TEST_F(NcclGroupTest, ARankWhoseDeviceIsLateIsNamedAtTheDeadline) {
-  Begin();
-  OnAll([&](int rank, Group& group) {
-    ExpectSum(rank, group, kLarge);
-    return absl::OkStatus();
-  });
-  std::atomic<bool> released{false};
-  const Tensor room = Must(Tensor::Empty({kLarge}, DType::kF32, &devices_[1]->memory()));
-  ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
-  ASSERT_EQ(testing::AddFakeAttempt(devices_[1]->default_stream().handle(),
-                                    [&released] { return released.load(); }),
-            0);
-  const auto statuses = OnAll([&](int rank, Group& group) {
-    const Tensor mine = rank == 0 ? There(0, Numbers(0, kLarge)) : room;
-    return group.AllReduce(mine, Reduction::kSum, {absl::Seconds(2), ""}).status();
-  });
-  for (const absl::Status& status : statuses) {
-    EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
-    EXPECT_THAT(Text(status), HasSubstr("cuda:1 has other work to do before the all-reduce"));
-  }
-  EXPECT_EQ(Culprit(statuses[0]), "t1");
-  Release(1, released);
-}
-
-TEST_F(NcclGroupTest, ARankThatDoesNotMakeTheCallIsNamedByTheGroup) {
-  Begin();
-  const absl::Status late =
-      groups_[0]
-          ->AllReduce(There(0, Numbers(0, kLarge)), Reduction::kSum, {absl::Milliseconds(200), ""})
-          .status();
-  EXPECT_EQ(late.code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_EQ(Culprit(late), "t1");
-  EXPECT_EQ(testing::FakeCalls("ncclCommInitRankConfig"), 0);
 }
 
 TEST_F(NcclGroupTest, AGroupThatFailsWhileACallIsBeingAddedEndsIt) {
@@ -429,17 +311,12 @@ TEST_F(NcclGroupTest, RanksLeaveAfterTheirCallsAreOver) {
     ExpectSum(rank, group, kLarge);
     return absl::OkStatus();
   });
-  std::atomic<bool> released{false};
-  const Tensor room = Must(Tensor::Empty({kLarge}, DType::kF32, &devices_[1]->memory()));
-  ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
-  ASSERT_EQ(testing::AddFakeAttempt(devices_[1]->default_stream().handle(),
-                                    [&released] { return released.load(); }),
-            0);
-  std::thread release([&released] {
+  const Tensor room = RoomOn(1, kLarge);
+  HeldGpu held(*devices_[1], 1);
+  std::thread release([&held] {
     AwaitFakeCalls("ncclAllReduce", 2 * kRanks);
     absl::SleepFor(absl::Milliseconds(50));  // both ranks are leaving by now
-    released = true;
-    testing::RetryFakeAttempts();
+    held.Release();
   });
   const auto statuses = OnAll([&](int rank, Group& group) {
     const Future<Tensor> sum =

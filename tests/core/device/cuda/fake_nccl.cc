@@ -67,6 +67,9 @@ size_t SizeOf(ncclDataType_t type) {
   switch (type) {
     case ncclUint8:
       return 1;
+    case ncclFloat16:
+    case ncclBfloat16:
+      return 2;
     case ncclInt32:
     case ncclFloat32:
       return 4;
@@ -77,6 +80,17 @@ size_t SizeOf(ncclDataType_t type) {
       return 0;  // not known to the fake
   }
 }
+
+// The upper half of a float. Rounds towards zero.
+struct Bfloat16 {
+  Bfloat16(float number) { std::memcpy(this, reinterpret_cast<const char*>(&number) + 2, 2); }
+  operator float() const {
+    float number = 0;
+    std::memcpy(reinterpret_cast<char*>(&number) + 2, this, 2);
+    return number;
+  }
+  uint16_t bits;
+};
 
 template <typename T>
 void Reduce(const std::map<int, Part>& parts, size_t offset, size_t count, unsigned char* to) {
@@ -105,6 +119,10 @@ void ReduceAs(const std::map<int, Part>& parts, size_t offset, size_t count, uns
       return Reduce<int32_t>(parts, offset, count, to);
     case ncclInt64:
       return Reduce<int64_t>(parts, offset, count, to);
+    case ncclFloat16:
+      return Reduce<_Float16>(parts, offset, count, to);
+    case ncclBfloat16:
+      return Reduce<Bfloat16>(parts, offset, count, to);
     case ncclFloat32:
       return Reduce<float>(parts, offset, count, to);
     case ncclFloat64:
