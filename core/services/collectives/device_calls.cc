@@ -13,7 +13,6 @@
 #include "core/base/executor.h"
 #include "core/base/quoted.h"
 #include "core/base/status.h"
-#include "core/checkpoint/xxh128.h"
 #include "core/services/collectives/call_data.h"
 #include "core/tensor/dtype.h"
 #include "core/tensor/shape.h"
@@ -65,23 +64,6 @@ DeviceReduction ReductionOf(Reduction reduction) {
       return DeviceReduction::kMax;
   }
   PSD_CHECK(false, "CheckCall lets no such reduction pass");
-}
-
-// Returns a text that is equal for calls that agree.
-std::string ChecksumOf(const CollectiveCall& call) {
-  checkpoint::Xxh128 sum;
-  sum.Add(call.ToString());
-  return sum.Digest();
-}
-
-std::string Padded(const std::string& text, size_t bytes) {
-  std::string padded = text.substr(0, bytes);
-  padded.resize(bytes, '\0');
-  return padded;
-}
-
-std::string Unpadded(absl::string_view padded) {
-  return std::string(padded.substr(0, padded.find('\0')));
 }
 
 absl::StatusOr<Tensor> BytesTensor(const std::string& bytes) {
@@ -302,27 +284,8 @@ absl::Duration DeviceCalls::TimeLeft(const Pending& pending) const {
 
 // ---- the ranks agree
 
-std::string DeviceCalls::Encoded(const Offer& offer) {
-  return absl::StrCat(std::string(1, static_cast<char>(offer.kind)), Padded(offer.call, 32),
-                      Padded(offer.library, DeviceCollectives::kMostTextBytes),
-                      Padded(offer.identity, DeviceCollectives::kMostTextBytes));
-}
-
-DeviceCalls::Offer DeviceCalls::Decoded(const Tensor& record) {
-  const absl::string_view bytes = BytesOf(record);
-  constexpr size_t text = DeviceCollectives::kMostTextBytes;
-  Offer offer;
-  // A kind that this build does not know cannot compute together with its own.
-  if (bytes[0] == Offer::kDevice) offer.kind = Offer::kDevice;
-  if (bytes[0] == Offer::kNoLibrary) offer.kind = Offer::kNoLibrary;
-  offer.call = Unpadded(bytes.substr(1, 32));
-  offer.library = Unpadded(bytes.substr(33, text));
-  offer.identity = Unpadded(bytes.substr(33 + text, text));
-  return offer;
-}
-
-DeviceCalls::Offer DeviceCalls::OfferFor(const Pending& pending) {
-  Offer offer;
+DeviceOffer DeviceCalls::OfferFor(const Pending& pending) {
+  DeviceOffer offer;
   offer.call = ChecksumOf(pending.call);
   const bool is_large =
       pending.call.form.has_value() && pending.call.form->NumBytes() >= kLeastDeviceBytes;
@@ -333,47 +296,33 @@ DeviceCalls::Offer DeviceCalls::OfferFor(const Pending& pending) {
   const absl::StatusOr<std::string> identity = collectives->Identity();
   if (!library.ok() || !identity.ok()) {
     Explain(std::string((library.ok() ? identity.status() : library.status()).message()));
-    offer.kind = Offer::kNoLibrary;
+    offer.kind = DeviceOffer::kNoLibrary;
     return offer;
   }
-  offer.kind = Offer::kDevice;
+  offer.kind = DeviceOffer::kDevice;
   offer.library = *library;
   offer.identity = *identity;
   return offer;
 }
 
-std::string DeviceCalls::Obstacle(const std::vector<Offer>& offers) const {
-  const std::vector<std::string> names = group_->members().Names();
-  std::map<std::string, size_t> used_by;  // by GPU
-  for (size_t rank = 0; rank < offers.size(); ++rank) {
-    const Offer& offer = offers[rank];
-    if (offer.kind == Offer::kHost) return absl::StrCat(names[rank], " has its tensor elsewhere");
-    if (offer.kind == Offer::kNoLibrary)
-      return absl::StrCat(names[rank], " has no library for its GPU");
-    if (offer.library != offers[0].library)
-      return absl::StrCat(names[0], " has ", offers[0].library, ", and ", names[rank], " has ",
-                          offer.library);
-    const auto [other, is_new] = used_by.emplace(offer.identity, rank);
-    if (!is_new) return absl::StrCat(names[other->second], " and ", names[rank], " share a GPU");
-  }
-  return "";
-}
-
 absl::StatusOr<DeviceCalls::Communicator> DeviceCalls::Agree(const Pending& pending) {
-  const std::string mine = Encoded(OfferFor(pending));
+  const std::string mine = EncodeOffer(OfferFor(pending));
   PSD_ASSIGN_OR_RETURN(const Tensors told, Exchange(Operation::kAllGather, pending, mine));
-  std::vector<Offer> offers;
+  std::vector<DeviceOffer> offers;
   std::vector<std::string> gpus;
   bool agree = true;
   for (const Tensor& record : told) {
-    offers.push_back(Decoded(record));
+    offers.push_back(DecodeOffer(BytesOf(record)));
     gpus.push_back(offers.back().identity);
     agree &= offers.back().call == offers.front().call;
   }
-  const auto is_elsewhere = [](const Offer& offer) { return offer.kind == Offer::kHost; };
+  const auto is_elsewhere = [](const DeviceOffer& offer) {
+    return offer.kind == DeviceOffer::kHost;
+  };
   // The call through the host names the difference.
   if (!agree || std::all_of(offers.begin(), offers.end(), is_elsewhere)) return nullptr;
-  if (const std::string obstacle = Obstacle(offers); !obstacle.empty()) {
+  if (const std::string obstacle = ObstacleTo(offers, group_->members().Names());
+      !obstacle.empty()) {
     Explain(obstacle);
     return nullptr;
   }

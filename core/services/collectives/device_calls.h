@@ -22,6 +22,7 @@
 #include "core/base/stream.h"
 #include "core/services/collectives/collective_call.h"
 #include "core/services/collectives/collective_group.h"
+#include "core/services/collectives/device_offer.h"
 #include "core/tensor/tensor.h"
 
 namespace psd::services {
@@ -93,15 +94,6 @@ class DeviceCalls : public std::enable_shared_from_this<DeviceCalls> {
   };
   struct Flight;
   using Communicator = std::shared_ptr<DeviceCommunicator>;  // shared with calls under way
-  // What a rank tells of its tensor.
-  struct Offer {
-    enum Kind : uint8_t { kHost = 0, kNoLibrary = 1, kDevice = 2 };
-    Kind kind = kHost;
-    std::string call;      // a checksum of the call
-    std::string library;   // DeviceCollectives::Library
-    std::string identity;  // DeviceCollectives::Identity
-  };
-  static constexpr size_t kOfferBytes = 1 + 32 + 2 * DeviceCollectives::kMostTextBytes;
 
   DeviceCalls(std::shared_ptr<CollectiveGroup> group, Logger& logger)
       : group_(std::move(group)), logger_(logger) {}
@@ -116,11 +108,7 @@ class DeviceCalls : public std::enable_shared_from_this<DeviceCalls> {
   void MakeOnHost(Pending pending, bool agreed);
   absl::Duration TimeLeft(const Pending& pending) const;
 
-  static std::string Encoded(const Offer& offer);
-  static Offer Decoded(const Tensor& record);
-  Offer OfferFor(const Pending& pending) PSD_EXCLUDES(mutex_);
-  // Returns why the devices cannot perform the call; empty if they can.
-  std::string Obstacle(const std::vector<Offer>& offers) const;
+  DeviceOffer OfferFor(const Pending& pending) PSD_EXCLUDES(mutex_);
   // Agrees with the other ranks on the way of the call. Returns null for the way through the host.
   // Errors: those of the group's calls.
   absl::StatusOr<Communicator> Agree(const Pending& pending) PSD_EXCLUDES(mutex_);
