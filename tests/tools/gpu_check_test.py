@@ -20,6 +20,11 @@ FIRST_OF_TWO = """echo '[ RUN      ] A.First
 [       OK ] A.First (0 ms)
 [ RUN      ] A.Second'
 """
+NO_NCCL = """[ RUN      ] GpuGroupSuite.Sums
+gpu_group_suite.cc:40: Skipped
+there is no libnccl.so.2
+
+[  SKIPPED ] GpuGroupSuite.Sums (9 ms)"""
 GPU = "echo 'NVIDIA Test, 580.1, 81920 MiB, 9.0'"
 # A benchmark with these cases. Each case that is asked for runs its lines.
 BENCH = """case "$*" in
@@ -196,6 +201,15 @@ class GpuCheckTest(FolderTest):
         status, page = self.check("--quick")
         self.assertEqual(status, 0)
         self.assertNotIn("groups of GPUs", page)
+
+    def test_groups_without_nccl_are_not_run(self):
+        self.write("nvidia-smi", "%s; %s" % (GPU, GPU))
+        self.write("gpu_test", "echo \"%s\"; %s" % (NO_NCCL, SKIPPED))
+        status, page = self.check("--quick")
+        self.assertEqual(status, 1)  # three tests were skipped, and one of them is a group's
+        self.assertIn("| groups of GPUs in `gpu_test` | not run: there is no libnccl.so.2 |", page)
+        self.write("gpu_test", "echo \"%s\"; %s" % (NO_NCCL, SKIPPED.replace("3 tests", "1 test")))
+        self.assertEqual(self.check("--quick")[0], 0)
 
     def test_machine_code_of_this_gpu_is_read(self):
         self.write("nvidia-smi", GPU)
