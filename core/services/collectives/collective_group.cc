@@ -333,16 +333,15 @@ bool CollectiveGroup::SubmitOrRetry(Task task, Task retry) {
   if (!entry.open()) return false;
   const absl::Status submitted =
       uses_.executor.SubmitAs({WorkLabel::Kind::kOwn, {}}, std::move(task));
-  if (!submitted.ok())
-    uses_.timers.RunAt(uses_.clock.Now() + kRoomInExecutor, std::move(retry));
+  if (!submitted.ok()) uses_.timers.RunAt(uses_.clock.Now() + kRoomInExecutor, std::move(retry));
   return true;
 }
 
 void CollectiveGroup::RunSoon(Task task) {
   const auto shared = std::make_shared<Task>(std::move(task));
-  const bool open = SubmitOrRetry(
-      [shared] { (*shared)(); },
-      [self = shared_from_this(), shared] { self->RunSoon(std::move(*shared)); });
+  const bool open =
+      SubmitOrRetry([shared] { (*shared)(); },
+                    [self = shared_from_this(), shared] { self->RunSoon(std::move(*shared)); });
   if (!open) (*shared)();
 }
 
