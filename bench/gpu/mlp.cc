@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "bench/gpu/cases.h"
+#include "bench/gpu/device_case.h"
 #include "bench/gpu/device_job.h"
 #include "bench/gpu/on_device.h"
 #include "bench/job.h"
@@ -135,13 +136,8 @@ class Mlp : public Workload {
 }  // namespace
 
 std::vector<Case> GpuMlpCases() {
-  Case one;
-  one.name = "gpu_mlp";
-  one.sends = false;
-  one.has_peer = false;
-  one.devices = 1;
+  Case one = DeviceCase("gpu_mlp", [] { return std::make_unique<Mlp>(); });
   one.unit = {"images/s", static_cast<double>(kBatch), /*rate=*/true};
-  one.make = [] { return std::make_unique<Mlp>(); };
   return {one};
 }
 

@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "bench/gpu/cases.h"
+#include "bench/gpu/device_case.h"
 #include "bench/gpu/on_device.h"
 #include "client/psd.h"
 #include "core/base/status.h"
@@ -90,43 +90,27 @@ class Arrays {
   int64_t step_ = 0;
 };
 
-class OptimizerWorkload : public Workload {
+class OptimizerWorkload : public CopyBoundWorkload {
  public:
   // `full` is for GPUs, and `tiny` for emulated devices.
   OptimizerWorkload(OptimizerSpec spec, const Parameters& full, const Parameters& tiny)
       : spec_(std::move(spec)), full_(full), tiny_(tiny) {}
 
-  absl::Status Start(const Environment& environment) override {
-    device_ = environment.devices[0];
-    parameters_ = SizeOn(*device_, full_, tiny_);
+ protected:
+  absl::Status Prepare() override {
+    parameters_ = SizeOn(device(), full_, tiny_);
     PSD_ASSIGN_OR_RETURN(optimizer_, optim::OptimizerRegistry::Builtin().Create(spec_));
-    PSD_RETURN_IF_ERROR(optimizer_->CheckDevice(device_.get()));
-    PSD_RETURN_IF_ERROR(arrays_.Init(device_.get(), *optimizer_, parameters_));
-    PSD_ASSIGN_OR_RETURN(floor_, CopyFloor::Create(*device_, arrays_.traffic_bytes()));
-    for (int i = 0; i < kCheckedSteps; ++i) arrays_.Step(*optimizer_);
-    return Check();
+    PSD_RETURN_IF_ERROR(optimizer_->CheckDevice(&device()));
+    return arrays_.Init(&device(), *optimizer_, parameters_);
   }
-  absl::StatusOr<std::vector<double>> RunPsd() override {
-    PSD_ASSIGN_OR_RETURN(const double seconds, TimeOnDevice(*device_, Steps(), [this] {
-                           arrays_.Step(*optimizer_);
-                           return absl::OkStatus();
-                         }));
-    return std::vector<double>{seconds};
+  size_t TrafficBytes() const override { return arrays_.traffic_bytes(); }
+  absl::Status Add() override {
+    arrays_.Step(*optimizer_);
+    return absl::OkStatus();
   }
-  absl::StatusOr<std::optional<double>> RunFloor() override {
-    PSD_ASSIGN_OR_RETURN(const double seconds,
-                         TimeOnDevice(*device_, Steps(), [this] { return floor_->Add(); }));
-    return seconds;
-  }
-
- private:
-  static constexpr int kCheckedSteps = 2;
-  static constexpr size_t kCheckedFloats = 4096;  // of a parameter, at its start and at its end
-
-  int Steps() const { return SizeOn(*device_, 50, 2); }
-
+  int OperationsToCheck() const override { return kCheckedSteps; }
   // Compares the first and the last parameter with steps of the CPU.
-  absl::Status Check() {
+  absl::Status Check() const override {
     const size_t count = std::min(parameters_.floats, kCheckedFloats);
     for (const size_t i : {size_t{0}, parameters_.count - 1}) {
       for (const size_t first : {size_t{0}, parameters_.floats - count}) {
@@ -136,8 +120,13 @@ class OptimizerWorkload : public Workload {
     }
     return absl::OkStatus();
   }
+
+ private:
+  static constexpr int kCheckedSteps = 2;
+  static constexpr size_t kCheckedFloats = 4096;  // of a parameter, at its start and at its end
+
   // `got` are the elements from `offset` on, which had the pattern before the first step.
-  absl::Status CheckPart(size_t offset, const std::vector<float>& got) {
+  absl::Status CheckPart(size_t offset, const std::vector<float>& got) const {
     const size_t skipped = offset % kPatternPeriod;
     Arrays here;
     PSD_RETURN_IF_ERROR(here.Init(nullptr, *optimizer_, {1, skipped + got.size()}));
@@ -148,23 +137,14 @@ class OptimizerWorkload : public Workload {
 
   const OptimizerSpec spec_;
   const Parameters full_, tiny_;
-  std::shared_ptr<Device> device_;
   Parameters parameters_;
   std::unique_ptr<optim::FunctionalOptimizer> optimizer_;
   Arrays arrays_;
-  std::optional<CopyFloor> floor_;
 };
 
 Case OptimizerCase(const std::string& name, const OptimizerSpec& spec, const Parameters& full,
                    const Parameters& tiny) {
-  Case one;
-  one.name = name;
-  one.sends = false;
-  one.unit = {"ms", 1e3};
-  one.has_peer = false;
-  one.devices = 1;
-  one.make = [=] { return std::make_unique<OptimizerWorkload>(spec, full, tiny); };
-  return one;
+  return DeviceCase(name, [=] { return std::make_unique<OptimizerWorkload>(spec, full, tiny); });
 }
 
 }  // namespace

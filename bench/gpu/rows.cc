@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +14,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/types/span.h"
 #include "bench/gpu/cases.h"
+#include "bench/gpu/device_case.h"
 #include "bench/gpu/on_device.h"
 #include "bench/rows_floors.h"
 #include "core/base/buffer.h"
@@ -34,42 +34,20 @@ constexpr size_t kWidth = static_cast<size_t>(kTableWidth);
 constexpr size_t kRowBytes = kWidth * sizeof(float);
 constexpr size_t kCheckedIds = 100;
 
-// The common base of both cases: the table, the ids and the floor.
-class RowsWorkload : public Workload {
- public:
-  absl::Status Start(const Environment& environment) final {
-    device_ = environment.devices[0];
-    rows_ = SizeOn<int64_t>(*device_, 4'000'000, 300);
-    ids_ = SkewedIds(SizeOn<size_t>(*device_, 1 << 20, 200), rows_);
-    PSD_ASSIGN_OR_RETURN(table_, Pattern(device_.get(), {rows_, kTableWidth}));
-    PSD_ASSIGN_OR_RETURN(ids_there_,
-                         CopyTo(device_.get(), Tensor::Of({static_cast<int64_t>(ids_.size())},
-                                                          absl::MakeConstSpan(ids_))));
-    PSD_RETURN_IF_ERROR(Prepare());
-    PSD_ASSIGN_OR_RETURN(floor_, CopyFloor::Create(*device_, TrafficBytes()));
-    PSD_RETURN_IF_ERROR(Add());
-    return Check();
-  }
-  absl::StatusOr<std::vector<double>> RunPsd() final {
-    PSD_ASSIGN_OR_RETURN(const double seconds,
-                         TimeOnDevice(*device_, Steps(), [this] { return Add(); }));
-    return std::vector<double>{seconds};
-  }
-  absl::StatusOr<std::optional<double>> RunFloor() final {
-    PSD_ASSIGN_OR_RETURN(const double seconds,
-                         TimeOnDevice(*device_, Steps(), [this] { return floor_->Add(); }));
-    return seconds;
-  }
-
+// The common base of both cases: the table and the ids.
+class RowsWorkload : public CopyBoundWorkload {
  protected:
-  virtual absl::Status Prepare() = 0;
-  virtual size_t TrafficBytes() const = 0;
-  virtual absl::Status Add() = 0;  // adds the work of one operation
-  // Compares the results of the first operation with those of plain code.
-  virtual absl::Status Check() const = 0;
+  absl::Status Prepare() override {
+    rows_ = SizeOn<int64_t>(device(), 4'000'000, 300);
+    ids_ = SkewedIds(SizeOn<size_t>(device(), 1 << 20, 200), rows_);
+    PSD_ASSIGN_OR_RETURN(table_, Pattern(&device(), {rows_, kTableWidth}));
+    PSD_ASSIGN_OR_RETURN(ids_there_,
+                         CopyTo(&device(), Tensor::Of({static_cast<int64_t>(ids_.size())},
+                                                      absl::MakeConstSpan(ids_))));
+    return absl::OkStatus();
+  }
 
-  Device& device() const { return *device_; }
-  Stream* stream() const { return &device_->default_stream(); }
+  Stream* stream() const { return &device().default_stream(); }
   const std::vector<int64_t>& ids() const { return ids_; }
   const int64_t* ids_there() const {
     return reinterpret_cast<const int64_t*>(ids_there_.address());
@@ -82,18 +60,15 @@ class RowsWorkload : public Workload {
   const Tensor& table() const { return table_; }
 
  private:
-  int Steps() const { return SizeOn(*device_, 50, 2); }
-
-  std::shared_ptr<Device> device_;
   int64_t rows_ = 0;
   std::vector<int64_t> ids_;
   Tensor table_, ids_there_;
-  std::optional<CopyFloor> floor_;
 };
 
 class LookupWorkload : public RowsWorkload {
  protected:
   absl::Status Prepare() override {
+    PSD_RETURN_IF_ERROR(RowsWorkload::Prepare());
     PSD_ASSIGN_OR_RETURN(gather_, KernelOf(ops::kGatherRows, device()));
     const auto count = static_cast<int64_t>(ids().size());
     PSD_ASSIGN_OR_RETURN(out_, Pattern(&device(), {count, kTableWidth}, -1));
@@ -129,6 +104,7 @@ class LookupWorkload : public RowsWorkload {
 class UpdateWorkload : public RowsWorkload {
  protected:
   absl::Status Prepare() override {
+    PSD_RETURN_IF_ERROR(RowsWorkload::Prepare());
     PSD_ASSIGN_OR_RETURN(group_, KernelOf(optim::kGroupRows, device()));
     PSD_ASSIGN_OR_RETURN(step_rows_, KernelOf(optim::kAdagradRows, device()));
     PSD_ASSIGN_OR_RETURN(auto* const scratch_of, KernelOf(optim::kGroupRowsScratch, device()));
@@ -210,14 +186,7 @@ class UpdateWorkload : public RowsWorkload {
 
 template <typename T>
 Case RowsCase(const std::string& name) {
-  Case one;
-  one.name = name;
-  one.sends = false;
-  one.unit = {"ms", 1e3};
-  one.has_peer = false;
-  one.devices = 1;
-  one.make = [] { return std::make_unique<T>(); };
-  return one;
+  return DeviceCase(name, [] { return std::make_unique<T>(); });
 }
 
 }  // namespace

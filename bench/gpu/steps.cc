@@ -12,6 +12,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "bench/gpu/cases.h"
+#include "bench/gpu/device_case.h"
 #include "bench/gpu/device_job.h"
 #include "bench/gpu/on_device.h"
 #include "bench/job.h"
@@ -226,14 +227,7 @@ class StepWorkload : public Workload {
 }  // namespace
 
 std::vector<Case> GpuStepCases() {
-  Case adam;
-  adam.name = "gpu_step_adam";
-  adam.sends = false;
-  adam.has_peer = false;
-  adam.devices = 1;
-  adam.unit = {"ms", 1e3};
-  adam.make = [] { return std::make_unique<StepWorkload>(); };
-  return {adam};
+  return {DeviceCase("gpu_step_adam", [] { return std::make_unique<StepWorkload>(); })};
 }
 
 }  // namespace psd::bench

@@ -1,5 +1,6 @@
 #include "core/optim/owner/owner_optimizer.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

@@ -328,15 +328,21 @@ void CollectiveGroup::RunTask(Task task) {
   if (!submitted.ok()) (*shared)();
 }
 
-void CollectiveGroup::RunSoon(Task task) {
+bool CollectiveGroup::SubmitOrRetry(Task task, Task retry) {
   const rref::Gate::Entry entry(*gate_);
-  if (!entry.open()) return task();
-  const auto shared = std::make_shared<Task>(std::move(task));
+  if (!entry.open()) return false;
   const absl::Status submitted =
-      uses_.executor.SubmitAs({WorkLabel::Kind::kOwn, {}}, [shared] { (*shared)(); });
-  if (submitted.ok()) return;
-  uses_.timers.RunAt(uses_.clock.Now() + kRoomInExecutor,
-                     [self = shared_from_this(), shared] { self->RunSoon(std::move(*shared)); });
+      uses_.executor.SubmitAs({WorkLabel::Kind::kOwn, {}}, std::move(task));
+  if (!submitted.ok()) uses_.timers.RunAt(uses_.clock.Now() + kRoomInExecutor, std::move(retry));
+  return true;
+}
+
+void CollectiveGroup::RunSoon(Task task) {
+  const auto shared = std::make_shared<Task>(std::move(task));
+  const bool open =
+      SubmitOrRetry([shared] { (*shared)(); },
+                    [self = shared_from_this(), shared] { self->RunSoon(std::move(*shared)); });
+  if (!open) (*shared)();
 }
 
 void CollectiveGroup::RunAt(absl::Time when, Task task) {
@@ -380,17 +386,14 @@ void CollectiveGroup::CopyResults(const RunningPtr& running, const Tensors& here
                                   TimerQueue::Id limit) {
   if (running->result.future().IsReady()) return;  // it was late
   const auto self = shared_from_this();
-  const absl::Status submitted =
-      uses_.executor.SubmitAs({WorkLabel::Kind::kOwn, {}}, [self, running, here, limit] {
+  const bool open = SubmitOrRetry(
+      [self, running, here, limit] {
         self->SetResult(*running, CopyAllTo(running->device.get(), here), self->members_.rank);
         const rref::Gate::Entry entry(*self->gate_);
         if (entry.open()) self->uses_.timers.Cancel(limit);
-      });
-  if (submitted.ok()) return;
-  const rref::Gate::Entry entry(*gate_);
-  if (!entry.open()) return SetResult(*running, submitted, members_.rank);
-  uses_.timers.RunAt(uses_.clock.Now() + kRoomInExecutor,
-                     [self, running, here, limit] { self->CopyResults(running, here, limit); });
+      },
+      [self, running, here, limit] { self->CopyResults(running, here, limit); });
+  if (!open) SetResult(*running, failure(), members_.rank);
 }
 
 // The timer does not keep the call, which lives as long as its copy.

@@ -108,7 +108,7 @@ class CollectiveGroup : public std::enable_shared_from_this<CollectiveGroup> {
   absl::Time Now() const { return uses_.clock.Now(); }
   // Whether this rank has left the group, which had not failed.
   bool has_left() const PSD_EXCLUDES(mutex_);
-  // Runs the task on the worker's executor; on this thread if that is full, or if the group is
+  // Runs the task on the worker's executor as soon as that has room; on this thread if the group is
   // closed.
   void RunSoon(Task task);
   // Runs the task at that time on the worker's thread for timers, unless the worker stops before.
@@ -188,6 +188,9 @@ class CollectiveGroup : public std::enable_shared_from_this<CollectiveGroup> {
       PSD_EXCLUDES(mutex_);
   void FailAll() PSD_EXCLUDES(mutex_);
   void RunTask(Task task);
+  // Submits the task to the worker's executor or, if that has no room, calls `retry` after a while
+  // on the worker's thread for timers. Returns false, and does nothing, if the group is closed.
+  bool SubmitOrRetry(Task task, Task retry);
 
   // ---- sends and receives, in collective_transfers.cc
 
