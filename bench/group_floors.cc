@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "bench/rank_links.h"
 #include "core/base/clock.h"
 #include "core/base/status.h"
 
@@ -28,12 +29,17 @@ absl::StatusOr<std::unique_ptr<GroupFloor>> GroupFloor::Create(const std::string
     for (int rank = 0; rank < ranks; ++rank)
       floor->arithmetic_.push_back(std::make_unique<Arithmetic>(elements));
   }
+  const size_t count = floor->floats_.ranks();
   if (way == "memory") {
     floor->exchange_ = ExchangeInMemory(floor->floats_);
-  } else {
-    PSD_ASSIGN_OR_RETURN(auto links, way == "tcp" ? LinkOverTcp(floor->floats_.ranks())
-                                                  : LinkOverGrpc(floor->floats_.ranks()));
+  } else if (way == "tcp") {
+    PSD_ASSIGN_OR_RETURN(auto links, LinkOverTcp(count));
     floor->exchange_ = ExchangeOver(std::move(links), floor->floats_);
+  } else if (way == "grpc") {
+    PSD_ASSIGN_OR_RETURN(auto links, LinkOverGrpc(count));
+    floor->exchange_ = ExchangeOver(std::move(links), floor->floats_);
+  } else {
+    return absl::InvalidArgumentError(absl::StrCat("'", way, "' joins no ranks"));
   }
   return floor;
 }

@@ -1,9 +1,12 @@
+#include <grpc/support/time.h>
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -18,6 +21,7 @@
 #include "core/base/memory_budget.h"
 #include "core/base/status.h"
 #include "core/carrier/grpc/channel_settings.h"
+#include "core/carrier/grpc/grpc_factory.h"
 
 namespace psd::bench {
 namespace {
@@ -101,12 +105,13 @@ class RankServer {
   std::vector<std::unique_ptr<End>> ends_;
 };
 
-// Waits for the next operation on the queue. Yields until then, and does not sleep. Returns whether
-// it succeeded.
-bool NextOf(grpc::CompletionQueue& queue, void** tag) {
+// Waits for the next operation on the queue, or until `given_up` is set. Yields until then, and
+// does not sleep. Returns whether the operation succeeded.
+bool NextOf(grpc::CompletionQueue& queue, void** tag, const std::atomic<bool>* given_up = nullptr) {
   bool ok = false;
   while (queue.AsyncNext(tag, &ok, gpr_time_0(GPR_CLOCK_MONOTONIC)) !=
          grpc::CompletionQueue::GOT_EVENT) {
+    if (given_up != nullptr && given_up->load()) return false;
     std::this_thread::yield();
   }
   return ok;
@@ -153,7 +158,7 @@ class Transfer {
   }
   void Take() {
     std::vector<grpc::Slice> slices;
-    PSD_CHECK(piece_.Dump(&slices).ok(), "a message of a stream to itself has no bytes");
+    PSD_CHECK(piece_.Dump(&slices).ok(), "a message of the floor cannot be read");
     for (const grpc::Slice& slice : slices) {
       PSD_CHECK(slice.size() <= in_bytes_, "a stream to itself has too many bytes");
       std::memcpy(in_, slice.begin(), slice.size());
@@ -189,15 +194,15 @@ class GrpcLinks : public RankLinks {
         ends_[i][j] = ranks_[i]->Accept();
         ends_[j][i] = ranks_[j]->Dial(ranks_[i]->address(), arguments);
         // The dialling rank's thread moves its side of the connection.
-        bool dialled = false;
+        std::atomic<bool> refused{false};
         std::thread dialling([&] {
           void* tag = nullptr;
-          dialled = NextOf(ranks_[j]->queue(), &tag);
+          if (!NextOf(ranks_[j]->queue(), &tag)) refused = true;
         });
         void* tag = nullptr;
-        const bool accepted = NextOf(ranks_[i]->queue(), &tag);
+        const bool accepted = NextOf(ranks_[i]->queue(), &tag, &refused);
         dialling.join();
-        if (!dialled || !accepted) return absl::UnavailableError("grpc links: cannot connect");
+        if (refused || !accepted) return absl::UnavailableError("grpc links: cannot connect");
       }
     }
     return absl::OkStatus();
@@ -217,6 +222,7 @@ class GrpcLinks : public RankLinks {
       PSD_CHECK(NextOf(ranks_[rank]->queue(), &tag), "a stream to itself broke");
       const auto transfer = std::find_if(transfers.begin(), transfers.end(),
                                          [tag](const Transfer& one) { return one.Has(tag); });
+      PSD_CHECK(transfer != transfers.end(), "an operation of an earlier exchange ends");
       if (transfer->Continue(tag)) --left;
     }
   }

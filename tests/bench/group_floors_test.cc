@@ -64,8 +64,10 @@ TEST_P(GroupFloorsTest, StepsEndWithTheSameFloatsOnAllRanks) {
   }
 }
 
-TEST(GroupFloorTasksTest, AnUnknownTaskIsRefused) {
+TEST(GroupFloorTasksTest, AnUnknownTaskOrWayIsRefused) {
   EXPECT_EQ(GroupFloor::Create("sleep", "memory", 2, 16).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(GroupFloor::Create("allreduce", "pigeon", 2, 16).status().code(),
             absl::StatusCode::kInvalidArgument);
 }
 
