@@ -22,8 +22,8 @@ class GroupFloor {
   // also computes as many gradients before, and steps Adam on every rank after it; in "zero_step"
   // every rank steps Adam on its part of the parameters, and gives it to the others. `way` is how
   // bytes go from rank to rank: "memory", "tcp" or "grpc". Requires: `elements` is a multiple of
-  // 16, and there is at least one rank. Errors: INVALID_ARGUMENT if there is no such task or way; those of
-  // LinkOverTcp and LinkOverGrpc.
+  // 16, and there is at least one rank. Errors: INVALID_ARGUMENT if there is no such task or way;
+  // those of LinkOverTcp and LinkOverGrpc.
   static absl::StatusOr<std::unique_ptr<GroupFloor>> Create(const std::string& task,
                                                             const std::string& way, int ranks,
                                                             size_t elements);
