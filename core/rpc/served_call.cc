@@ -82,6 +82,12 @@ bool ServedCall::BeginApply() {
 void ServedCall::Reply(absl::StatusOr<Payload> result, std::vector<Attachment> attachments) {
   if (replied_.exchange(true)) return;
   cancel_->Finish();
+  // A call that is given up here at its deadline was not cancelled, and its caller, whose timer may
+  // be late, should not be told so.
+  if (absl::IsCancelled(result.status()) && agent_->Now() >= deadline_) {
+    result = absl::DeadlineExceededError(
+        absl::StrCat(method(), " was given up at its deadline: ", result.status().message()));
+  }
   agent_->SendAnswer(*this, std::move(result), std::move(attachments));
 }
 

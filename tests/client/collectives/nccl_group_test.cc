@@ -152,6 +152,17 @@ TEST_F(NcclGroupTest, SeveralCallsUnderWayKeepTheirOrder) {
   EXPECT_EQ(testing::FakeCalls("ncclAllReduce"), 8 * kRanks);
 }
 
+TEST_F(NcclGroupTest, NothingIsConnectedForACallThatNotAllRanksMake) {
+  Begin();
+  const absl::Status late =
+      groups_[0]
+          ->AllReduce(There(0, Numbers(0, kLarge)), Reduction::kSum, {absl::Milliseconds(200), ""})
+          .status();
+  EXPECT_EQ(late.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(Culprit(late), "t1");
+  EXPECT_EQ(testing::FakeCalls("ncclCommInitRankConfig"), 0);
+}
+
 // ---- without a common NCCL
 
 TEST_F(NcclGroupTest, AMissingLibraryIsLogged) {

@@ -6,6 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "core/base/status.h"
 #include "core/carrier/carrier.h"
@@ -185,6 +186,25 @@ TEST_F(RpcAgentTest, RPC_32_TheTimeoutEndsTheCallAndTheCalleeLearnsOfIt) {
   EXPECT_FALSE(served->BeginApply());
   served->Reply(Payload{"late", {}});  // the caller drops it
   EXPECT_EQ(call.reply().Wait().status().code(), absl::StatusCode::kDeadlineExceeded);
+}
+
+TEST_F(RpcAgentTest, RPC_32_ACallThatIsGivenUpAtItsDeadlineIsLateAndNotCancelled) {
+  StartBoth();
+  ASSERT_TRUE(Sync(*a_, "b", Ask("test.echo")).ok());
+  // The caller's timers are late.
+  Promise<Unit> released;
+  a_->timers->RunAt(Clock::Steady().Now(),
+                    [until = released.future()] { ASSERT_TRUE(until.Wait().ok()); });
+  CallOptions options;
+  options.timeout = absl::Milliseconds(20);
+  Call call = a_->agent->StartCall("b", Ask("test.park"), options);
+  ServerCallPtr served = TakeParked();
+  while (!served->cancelled()) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_FALSE(served->BeginApply());
+  served->Reply(absl::CancelledError("cancelled before it began"));
+  const absl::Status status = call.reply().Wait().status();
+  released.Set(Unit{});
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
 }
 
 TEST_F(RpcAgentTest, RPC_33_AChangedTimeoutIsThatOfLaterCalls) {
