@@ -52,8 +52,8 @@ struct AcceptedEnd : End {
   grpc::GenericServerAsyncReaderWriter stream{&context};
 };
 
-// What gRPC has for a rank: a server, and a queue for all its operations, also those of the streams
-// that it has dialled.
+// The gRPC objects of one rank: a server, and a completion queue for the streams that the rank has
+// accepted and dialled.
 class RankServer {
  public:
   explicit RankServer(const carrier::GrpcCarrierOptions& options) {

@@ -11,7 +11,8 @@
 
 namespace psd::bench {
 
-// What a rank sends to one other rank, and what it receives from it. The memory is the caller's.
+// The floats that a rank sends to one other rank, and the memory for those that it receives from
+// that rank. The caller owns both.
 struct Parcel {
   size_t other = 0;
   const float* out = nullptr;

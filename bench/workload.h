@@ -31,7 +31,7 @@ struct Environment {
   std::string daemon;            // psd
   std::string helper;            // //bench:helper
   std::string carrier = "grpc";  // or "shm": how a job's processes exchange messages
-  // What joins the ranks of a floor if they do not share memory: "tcp" or "grpc".
+  // How the ranks of a floor are connected if they do not share memory: by "tcp" or by "grpc".
   std::string floor = "tcp";
   Network network;
   // The devices of the cases that need some. Shared with the workers that these cases start.

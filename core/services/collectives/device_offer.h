@@ -1,6 +1,6 @@
 #pragma once
 
-// What the ranks of a group tell each other before a call that their devices may perform.
+// The records that the ranks of a group exchange before a call which their devices may perform.
 
 #include <cstddef>
 #include <cstdint>

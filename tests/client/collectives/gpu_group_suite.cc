@@ -1,5 +1,5 @@
-// What calls of a group promise when GPUs perform them, on the fakes of CUDA and NCCL and on real
-// GPUs with NCCL. Results are compared with those of tensors on the host.
+// Tests of collective operations that GPUs perform. They run on the fakes of CUDA and NCCL, and on
+// real GPUs with NCCL. Results are compared with those of tensors on the host.
 
 #include <cmath>
 #include <cstdint>
