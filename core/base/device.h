@@ -16,6 +16,7 @@
 namespace psd {
 
 class DeviceCollectives;  // core/base/device_collectives.h
+class DeviceSharing;      // core/base/device_sharing.h
 class Stream;             // core/base/stream.h
 
 // The name of the host's own processor and memory. Wherever code holds a `Device*`, null stands for
@@ -71,12 +72,17 @@ class Device {
 
   // Collective operations with devices of other workers. Null if this kind of device has none.
   virtual DeviceCollectives* collectives() { return nullptr; }
+  // Memory of this device that other processes of the host read. Null if the device shares none.
+  virtual DeviceSharing* sharing() { return nullptr; }
 
   // Waits until all work that was added to any stream so far is done. Returns the error of the
   // first work that failed.
   virtual absl::Status Synchronize() = 0;
   // Returns OK, or for a lost device UNAVAILABLE naming it and the reason.
   virtual absl::Status health() const = 0;
+  // Makes the device lost, for whoever has added work and can neither take it back nor find out how
+  // it ends. `reason` appears in errors. Does nothing if the device is lost already.
+  virtual void Lose(absl::string_view reason) = 0;
 
  protected:
   Device(std::string name, KernelTable kernels)

@@ -77,6 +77,7 @@ class CudaDevice : public Device, public std::enable_shared_from_this<CudaDevice
   DeviceCollectives* collectives() override { return collectives_.get(); }
   absl::Status Synchronize() override;
   absl::Status health() const override { return context_->health(); }
+  void Lose(absl::string_view reason) override { context_->Lose(reason).IgnoreError(); }
 
   cuda::CudaContext& context() const { return *context_; }
   cuda::MatrixProducts& matrix_products() { return matrix_products_; }

@@ -76,6 +76,8 @@ class EmulatedDevice : public Device, public std::enable_shared_from_this<Emulat
   size_t budget_bytes() const override { return budget_bytes_; }
   size_t used_bytes() const override;
   absl::Status health() const override;
+  // Work that has not begun is not done any more.
+  void Lose(absl::string_view reason) override;
 
   // The bytes from `address` to the end of its block; 0 if it is in no block that lives.
   size_t BytesToEnd(const void* address) const;
@@ -96,8 +98,6 @@ class EmulatedDevice : public Device, public std::enable_shared_from_this<Emulat
   void RefuseOperation(int nth);
   // Lets a kernel or copy fail while it runs. It does nothing, and the device is lost.
   void FailOperation(int nth);
-  // Work that has not begun is not done any more.
-  void Lose(absl::string_view reason);
 
  private:
   friend class EmulatedStream;

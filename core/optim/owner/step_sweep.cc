@@ -4,6 +4,7 @@
 #include <memory>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 
 namespace psd::optim {
@@ -56,8 +57,14 @@ absl::StatusOr<std::vector<DeviceEvent>> StepSweep::Start(const Helpers& helpers
   RunKernels(helpers);
   std::vector<DeviceEvent> events;
   for (Stream* stream : streams_) {
-    PSD_ASSIGN_OR_RETURN(std::shared_ptr<Event> event, stream->Record());
-    events.push_back({&stream->device(), std::move(event)});
+    absl::StatusOr<std::shared_ptr<Event>> event = stream->Record();
+    if (!event.ok()) {
+      // The state has changed, and nobody would see when and how the work ends.
+      stream->device().Lose(
+          absl::StrCat("the end of a step could not be seen: ", event.status().message()));
+      return std::move(event).status();
+    }
+    events.push_back({&stream->device(), *std::move(event)});
   }
   return events;
 }
