@@ -23,64 +23,16 @@
 #include "core/base/unique_fd.h"
 #include "gmock/gmock.h"
 #include "tests/core/device/emulated_kernels.h"
+#include "tests/core/device/two_devices.h"
 
 namespace psd::testing {
 namespace {
 
 using ::testing::HasSubstr;
 
-constexpr size_t kCount = 100;
-constexpr size_t kBytes = kCount * sizeof(float);
+constexpr size_t kCount = TwoDevices::kCount;
+constexpr size_t kBytes = TwoDevices::kBytes;
 constexpr uint64_t kSeeds = 8;
-
-std::shared_ptr<EmulatedDevice> NewExporter(uint64_t seed = 0) {
-  EmulatedDeviceOptions options;
-  options.seed = seed;
-  options.shareable = true;
-  return NewDevice(options);
-}
-
-std::shared_ptr<PeerDeviceMemory> Open(EmulatedDevice& importer, UniqueFd descriptor) {
-  auto memory = importer.sharing()->Open(std::move(descriptor));
-  EXPECT_TRUE(memory.ok()) << memory.status();
-  return *std::move(memory);
-}
-std::shared_ptr<PeerDeviceMemory> Open(EmulatedDevice& importer, EmulatedDevice& exporter) {
-  auto descriptor = exporter.sharing()->Descriptor();
-  EXPECT_TRUE(descriptor.ok()) << descriptor.status();
-  return Open(importer, *std::move(descriptor));
-}
-
-std::string Export(EmulatedDevice& exporter, const Block& block) {
-  auto handle = exporter.sharing()->Export(block);
-  EXPECT_TRUE(handle.ok()) << handle.status();
-  return *std::move(handle);
-}
-
-std::shared_ptr<Block> Import(
-    PeerDeviceMemory& memory, const std::string& handle, size_t bytes,
-    std::function<void()> released = [] {}) {
-  auto block = memory.Import(handle, bytes, std::move(released));
-  EXPECT_TRUE(block.ok()) << block.status();
-  return *std::move(block);
-}
-
-// A block of one device, whose elements are 1, and another device that has opened the memory.
-struct TwoDevices {
-  explicit TwoDevices(uint64_t seed = 0)
-      : exporter(NewExporter(seed)), importer(DeviceWithSeed(seed)) {
-    EXPECT_TRUE(Fill(exporter->default_stream(), *block, 1).ok());
-    EXPECT_TRUE(exporter->Synchronize().ok());
-  }
-  std::shared_ptr<Block> Import(std::function<void()> released = [] {}) const {
-    return testing::Import(*memory, handle, kBytes, std::move(released));
-  }
-
-  std::shared_ptr<EmulatedDevice> exporter, importer;
-  std::shared_ptr<Block> block = NewFloats(exporter->default_stream(), kCount);
-  std::shared_ptr<PeerDeviceMemory> memory = Open(*importer, *exporter);
-  const std::string handle = Export(*exporter, *block);
-};
 
 // ---- reading
 
@@ -137,8 +89,12 @@ TEST(EmulatedSharingTest, BlocksOfAllSizesAreImported) {
     const auto block = NewFloats(stream, count);
     ASSERT_TRUE(Fill(stream, *block, 3).ok());
     ASSERT_TRUE(exporter->Synchronize().ok());
-    const auto imported = Import(*memory, Export(*exporter, *block), count * sizeof(float));
+    std::promise<void> released;
+    auto imported = Import(*memory, Export(*exporter, *block), count * sizeof(float),
+                           [&] { released.set_value(); });
     EXPECT_EQ(Read(importer->default_stream(), *imported), Equal(count, 3));
+    imported.reset();
+    released.get_future().wait();  // then the exporter may free the block
   }
 }
 
@@ -408,118 +364,6 @@ TEST(EmulatedSharingTest, OnlyOwnBlocksAreExported) {
        {NewFloats(on.importer->default_stream(), kCount), *NewHeapAllocator()->Allocate(kBytes)})
     EXPECT_EQ(both->sharing()->Export(*foreign).status().code(),
               absl::StatusCode::kInvalidArgument);
-}
-
-// ---- mistakes
-
-class EmulatedSharingDeathTest : public ::testing::Test {
- protected:
-  EmulatedSharingDeathTest() { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
-};
-
-struct WriteAt {
-  void operator()(size_t /*i*/, const DeviceArray<float>& array, ptrdiff_t index) const {
-    array.data()[index] = 1;
-  }
-};
-struct ReadAt {
-  void operator()(size_t /*i*/, const DeviceArray<float>& array, ptrdiff_t index) const {
-    const volatile float element = array.data()[index];
-    static_cast<void>(element);
-  }
-};
-struct ReadChecked {
-  void operator()(size_t /*i*/, const DeviceArray<const float>& array, size_t index) const {
-    const volatile float element = array[index];
-    static_cast<void>(element);
-  }
-};
-
-template <typename Body>
-void Access(Body body, ptrdiff_t index) {
-  const TwoDevices on;
-  const auto imported = on.Import();
-  static_cast<void>(on.importer->default_stream().Launch("Access", 1, body,
-                                                         DeviceArray<float>(*imported), index));
-  static_cast<void>(on.importer->Synchronize());
-}
-
-TEST_F(EmulatedSharingDeathTest, AKernelWritesToAnImportedBlock) {
-  EXPECT_DEATH(Access(WriteAt(), 0),
-               "emu:0: the operation Access on stream 0 of emu:0 wrote to memory of another "
-               "process, which may only be read");
-}
-
-TEST_F(EmulatedSharingDeathTest, ACopyWritesToAnImportedBlock) {
-  EXPECT_DEATH(
-      {
-        const TwoDevices on;
-        const auto imported = on.Import();
-        const std::vector<std::byte> bytes(kBytes);
-        static_cast<void>(on.importer->CopyIn(imported->data(), bytes.data(), kBytes));
-      },
-      "emu:0: the operation CopyIn on stream 0 of emu:0 wrote to memory of another process");
-}
-
-TEST_F(EmulatedSharingDeathTest, AnAddressIsBehindTheEndOfAnImportedBlock) {
-  EXPECT_DEATH(Access(ReadAt(), 112),
-               "emu:0: the operation Access on stream 0 of emu:0 used memory of another process "
-               "in no block");
-}
-
-TEST_F(EmulatedSharingDeathTest, AnIndexOfAnImportedBlockIsOutOfRange) {
-  EXPECT_DEATH(
-      {
-        const TwoDevices on;
-        const auto imported = on.Import();
-        static_cast<void>(on.importer->default_stream().Launch(
-            "ReadChecked", 1, ReadChecked(), DeviceArray<const float>(*imported), kCount));
-        static_cast<void>(on.importer->Synchronize());
-      },
-      "the operation ReadChecked on stream 0 of emu:0 used element 100 of an array of 100");
-}
-
-TEST_F(EmulatedSharingDeathTest, TheHostReadsAnImportedBlock) {
-  const TwoDevices on;
-  const auto imported = on.Import();
-  EXPECT_DEATH(static_cast<void>(*reinterpret_cast<volatile float*>(imported->data())),
-               "emu:0: the host followed an address of the device's memory");
-}
-
-// It has not declared its use.
-TEST_F(EmulatedSharingDeathTest, AStreamReadsABlockThatWasReleased) {
-  EXPECT_DEATH(
-      {
-        const TwoDevices on;
-        std::promise<void> released;
-        auto imported = on.Import([&] { released.set_value(); });
-        EmulatedStream& other = AddStreamTo(*on.importer);
-        const auto read = StartReading(other, *imported);
-        imported.reset();
-        released.get_future().wait();
-        static_cast<void>(on.importer->Synchronize());
-      },
-      "the operation CopyOut on stream 1 of emu:0 used memory of another process in no block");
-}
-
-TEST_F(EmulatedSharingDeathTest, AStreamReadsMemoryThatIsMappedNoMore) {
-  EXPECT_DEATH(
-      {
-        TwoDevices on;
-        std::promise<void> released;
-        auto imported = on.Import([&] { released.set_value(); });
-        const auto read = StartReading(AddStreamTo(*on.importer), *imported);
-        on.memory.reset();
-        imported.reset();
-        released.get_future().wait();
-        static_cast<void>(on.importer->Synchronize());
-      },
-      "the operation CopyOut on stream 1 of emu:0 used memory of another process");
-}
-
-TEST_F(EmulatedSharingDeathTest, ADeviceThatDoesNotExportIsAskedForItsMemory) {
-  const auto device = NewDevice();
-  EXPECT_DEATH(static_cast<void>(device->sharing()->Descriptor()), "the device exports its memory");
 }
 
 }  // namespace
