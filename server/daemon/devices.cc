@@ -24,17 +24,18 @@ namespace {
 constexpr size_t kEmulatedBudgetBytes = size_t{1} << 30;
 
 #ifdef PSD_CUDA
-absl::StatusOr<std::shared_ptr<Device>> OpenCuda(const DeviceConfig& device) {
+absl::StatusOr<std::shared_ptr<Device>> OpenCuda(const DeviceConfig& device, bool shareable) {
   CudaDeviceOptions options;
   options.index = device.number;
   options.budget_bytes = device.budget_bytes;
+  options.shareable = shareable;
   options.kernels = cuda::OperatorKernels();
   options.kernels.Add(cuda::OptimKernels());
   options.kernels.Add(cuda::RowKernels());
   return OpenCudaDevice(options);
 }
 #else
-absl::StatusOr<std::shared_ptr<Device>> OpenCuda(const DeviceConfig& device) {
+absl::StatusOr<std::shared_ptr<Device>> OpenCuda(const DeviceConfig& device, bool /*shareable*/) {
   return WithRemedy(absl::UnimplementedError(absl::StrCat(device.name(),
                                                           " cannot be opened, because this psd was "
                                                           "built without CUDA devices")),
@@ -63,7 +64,7 @@ absl::StatusOr<std::vector<std::shared_ptr<Device>>> OpenDevices(
   std::vector<EmulatedDeviceSpec> specs;
   for (const DeviceConfig& device : configured) {
     if (device.kind == DeviceConfig::Kind::kCuda) {
-      PSD_ASSIGN_OR_RETURN(devices.emplace_back(), OpenCuda(device));
+      PSD_ASSIGN_OR_RETURN(devices.emplace_back(), OpenCuda(device, shareable));
       continue;
     }
     devices.push_back(nullptr);  // its place

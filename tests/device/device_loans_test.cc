@@ -1,16 +1,8 @@
-// Two workers on one device read each other's memory in place. Most tests have both in one process,
-// with an emulated device each; some have a trainer in a process of its own.
+// A trainer reads the memory of an owner on the same device in place. Both are in one process, with
+// an emulated device each.
 
-#include <fcntl.h>
-#include <signal.h>
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <thread>
 #include <utility>
@@ -18,114 +10,30 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "client/psd.h"
 #include "core/base/future.h"
-#include "core/base/unique_fd.h"
-#include "core/device/emulated/emulated_device.h"
 #include "core/device_loans/device_loans.h"
 #include "core/device_loans/lender.h"
 #include "core/rpc/declared_method.h"
-#include "core/services/status/status_service.h"
-#include "core/services/values/value_methods.h"
-#include "core/store/parameter.h"
-#include "core/store/store.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "proto/psd/v1/status.pb.h"
 #include "proto/psd/v1/worker.pb.h"
 #include "tests/client/test_world.h"
-#include "tests/device/device_owner.h"
-#include "tests/device/test_device.h"
+#include "tests/device/lending_world.h"
+#include "tests/device/stall.h"
 
 namespace psd {
 namespace {
 
-using services::kPieceBytes;
+using testing::AllAre;
+using testing::ElementsThere;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using ::testing::SizeIs;
-
-// Each parameter has two pieces and a short one.
-constexpr auto kElements = static_cast<int64_t>(2 * kPieceBytes / sizeof(float) + 3);
-constexpr size_t kBytes = static_cast<size_t>(kElements) * sizeof(float);
-
-std::vector<float> ElementsThere(const Tensor& tensor) {
-  return Elements(Must(tensor.ToHost()));
-}
-
-bool AllAre(float element, const std::vector<float>& elements) {
-  return !elements.empty() && std::all_of(elements.begin(), elements.end(),
-                                          [element](float each) { return each == element; });
-}
-
-worker::RuntimeOptions Sharing(bool shares = true, bool shared_memory = true) {
-  worker::RuntimeOptions options;
-  options.share_devices = shares;
-  options.shared_memory = shared_memory;
-  return options;
-}
-
-// An owner and a trainer on one device. They have an emulated device each.
-class World {
- public:
-  explicit World(worker::RuntimeOptions owner = Sharing(), bool trainer_shares = true,
-                 bool trainer_shares_memory = true, uint64_t seed = 0)
-      : host_("owner", testing::NewSharedTestDevice(seed), std::move(owner)),
-        device_(testing::NewSharedTestDevice(seed)) {
-    WorkerOptions options;
-    options.name = "trainer";
-    options.owners = {host_.owner().address()};
-    options.devices = {device_};
-    options.share_devices = trainer_shares;
-    options.shared_memory = trainer_shares_memory;
-    trainer_ = Must(Worker::Start(std::move(options)));
-    there_.device = "emu:0";
-  }
-
-  RRef Make(const std::string& name, double element = 2) {
-    CreateOptions options;
-    options.requires_grad = true;
-    options.device = "emu:0";
-    return Must(trainer_->GetOrCreate("owner", name, Full({kElements}, element), options));
-  }
-  Tensor Pull(const RRef& parameter) {
-    return Must(trainer_->Pull({parameter}, there_))[0].elements;
-  }
-  void Assign(const RRef& parameter, double element) {
-    Must(trainer_->Assign(parameter, Must(Tensor::Full({kElements}, DType::kF32, element))));
-  }
-  device_loans::DeviceLoans& loans() { return host_.owner().runtime().loans(); }
-  size_t BytesLent() {
-    size_t bytes = 0;
-    for (const device_loans::Lent& one : loans().lent()) bytes += one.bytes;
-    return bytes;
-  }
-  void AwaitNothingLent() {
-    while (!loans().lent().empty()) std::this_thread::yield();
-  }
-  store::Parameter& At(const RRef& parameter) {
-    return *Must(host_.owner().runtime().store().Get(parameter.value_id()))->parameter;
-  }
-  // How the owner's status says that the trainer reads it.
-  std::string HowRead() {
-    const v1::WorkerStatus status = host_.owner().runtime().status().Collect({});
-    for (const v1::PeerState& peer : status.peers())
-      if (peer.name() == "trainer") return peer.device_memory();
-    return "no such peer";
-  }
-
-  DeviceOwner& host() { return host_; }
-  EmulatedDevice& owners_device() { return host_.device(); }
-  EmulatedDevice& trainers_device() { return *device_; }
-  std::unique_ptr<Worker>& trainer() { return trainer_; }
-  const CallOptions& there() const { return there_; }
-
- private:
-  DeviceOwner host_;
-  const std::shared_ptr<EmulatedDevice> device_;
-  std::unique_ptr<Worker> trainer_;
-  CallOptions there_;
-};
+using testing::kBytes;
+using testing::kElements;
+using testing::Sharing;
+using testing::World;
 
 class DeviceLoansTest : public ::testing::TestWithParam<uint64_t> {
  protected:
@@ -196,6 +104,83 @@ TEST_P(DeviceLoansTest, WhatIsReadInPlaceIsTrained) {
     ASSERT_TRUE(optimizer->Step(context).ok());
     EXPECT_TRUE(AllAre(2 - 0.5f * static_cast<float>(step), ElementsThere(world_.Pull(w))));
   }
+}
+
+// The version is published when its step has been added, and lent when the step is done.
+TEST_P(DeviceLoansTest, AVersionIsLentWhenTheWorkThatWritesItIsDone) {
+  const RRef w = world_.Make("w");
+  auto optimizer = Must(DistributedOptimizer::Create(*world_.trainer(), Sgd{0.5}, {w}));
+  Context context = Must(world_.trainer()->NewContext());
+  const Variable here = Must(world_.trainer()->ToHere({w}, context))[0];
+  ASSERT_TRUE(context.Backward({Sum(here)}).ok());
+  ASSERT_TRUE(world_.owners_device().Synchronize().ok());
+  std::thread step;
+  Future<Values> pull;
+  {
+    const testing::Stall stall(world_.owners_device());
+    step = std::thread([&] {
+      const absl::Status stepped = optimizer->Step(context);
+      EXPECT_TRUE(stepped.ok()) << stepped;
+    });
+    while (world_.At(w).version() == 1) std::this_thread::yield();
+    pull = world_.trainer()->ToHereAsync({w}, world_.there());
+    while (world_.BytesLent() == 0) std::this_thread::yield();
+    EXPECT_FALSE(pull.IsReady());
+  }
+  const Values values = Must(pull.Wait());
+  step.join();
+  EXPECT_TRUE(AllAre(1.5f, ElementsThere(values[0].As<Variable>()->tensor())));
+}
+
+TEST_P(DeviceLoansTest, PullsAndChangesAtTheSameTimeGiveWholeVersions) {
+  const RRef w = world_.Make("w");
+  std::vector<Future<Values>> pulls;
+  for (int i = 1; i <= 6; ++i) {
+    pulls.push_back(world_.trainer()->ToHereAsync({w}, world_.there()));
+    world_.Assign(w, 10.0 * i);
+  }
+  std::vector<Tensor> tensors;
+  for (const Future<Values>& pull : pulls)
+    tensors.push_back(Must(pull.Wait())[0].As<Variable>()->tensor());
+  world_.Assign(w, 99);
+  for (const Tensor& tensor : tensors) {
+    const std::vector<float> elements = ElementsThere(tensor);
+    EXPECT_TRUE(AllAre(elements[0], elements));
+    EXPECT_NE(elements[0], 99);
+  }
+  tensors.clear();
+  pulls.clear();
+  world_.AwaitNothingLent();
+}
+
+// An answer that nobody takes leaves nothing behind.
+TEST_P(DeviceLoansTest, WhoGivesUpAPullBorrowsNothing) {
+  const RRef w = world_.Make("w");
+  {
+    const testing::Stall stall(world_.owners_device());
+    CallOptions soon = world_.there();
+    soon.timeout = absl::Milliseconds(200);
+    const absl::Status late = world_.trainer()->Pull({w}, soon).status();
+    EXPECT_EQ(late.code(), absl::StatusCode::kDeadlineExceeded) << late;
+  }
+  world_.AwaitNothingLent();
+  EXPECT_TRUE(AllAre(2, ElementsThere(world_.Pull(w))));
+}
+
+TEST_P(DeviceLoansTest, ADeviceThatIsLostEndsThePullAndItsLoans) {
+  const RRef w = world_.Make("w");
+  ASSERT_TRUE(world_.owners_device().Synchronize().ok());
+  Future<Values> pull;
+  {
+    const testing::Stall stall(world_.owners_device());
+    pull = world_.trainer()->ToHereAsync({w}, world_.there());
+    while (world_.BytesLent() == 0) std::this_thread::yield();
+    world_.owners_device().Lose("a test");
+  }
+  const absl::Status lost = pull.Wait().status();
+  EXPECT_EQ(lost.code(), absl::StatusCode::kUnavailable) << lost;
+  EXPECT_THAT(std::string(lost.message()), HasSubstr("a test"));
+  world_.AwaitNothingLent();
 }
 
 TEST_P(DeviceLoansTest, SmallParametersAndThoseForTheHostAreCopied) {
@@ -296,83 +281,6 @@ TEST_F(MadeUpReturnsTest, LoansOfOthersAndLoansThatAreNotOutAreLeftAlone) {
     EXPECT_TRUE(Return(key, all).ok());
   EXPECT_EQ(world_.BytesLent(), kBytes);
   EXPECT_TRUE(AllAre(2, ElementsThere(pulled)));
-}
-
-// ---- a trainer in a process of its own
-
-class Child {
- public:
-  Child(const OwnerAddress& owner, const std::string& parameter) {
-    int in[2], out[2];
-    EXPECT_EQ(pipe2(in, O_CLOEXEC), 0);
-    EXPECT_EQ(pipe2(out, O_CLOEXEC), 0);
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, in[0], STDIN_FILENO);
-    posix_spawn_file_actions_adddup2(&actions, out[1], STDOUT_FILENO);
-    const std::string program = "tests/device/borrowing_trainer";
-    std::vector<std::string> words = {program, owner.name, owner.address, parameter};
-    std::vector<char*> arguments;
-    for (std::string& word : words) arguments.push_back(word.data());
-    arguments.push_back(nullptr);
-    EXPECT_EQ(posix_spawn(&pid_, program.c_str(), &actions, nullptr, arguments.data(), environ), 0);
-    posix_spawn_file_actions_destroy(&actions);
-    close(in[0]);
-    close(out[1]);
-    in_ = UniqueFd(in[1]);
-    out_ = UniqueFd(out[0]);
-  }
-  ~Child() { Kill(); }
-  Child(const Child&) = delete;
-  Child& operator=(const Child&) = delete;
-
-  // Returns what the child reads now: its first and its last element.
-  std::string Ask() {
-    if (write(in_.get(), "r", 1) != 1) return "the child is gone";
-    std::string line;
-    for (char byte = 0; read(out_.get(), &byte, 1) == 1 && byte != '\n';) line.push_back(byte);
-    return line;
-  }
-  void Kill() {
-    if (pid_ <= 0) return;
-    kill(pid_, SIGKILL);
-    waitpid(pid_, nullptr, 0);
-    pid_ = 0;
-  }
-
- private:
-  pid_t pid_ = 0;
-  UniqueFd in_;
-  UniqueFd out_;
-};
-
-TEST(BorrowingProcessTest, ReadsInPlaceUntilItIsKilled) {
-  World world;
-  const RRef w = world.Make("w", 3);
-  Child child(world.host().owner().address(), "w");
-  EXPECT_EQ(child.Ask(), "3 3");
-  EXPECT_EQ(world.BytesLent(), kBytes);
-  for (int i = 0; i < 4; ++i) world.Assign(w, 7);
-  EXPECT_EQ(child.Ask(), "3 3");
-  EXPECT_EQ(world.At(w).stats().old_pinned, 1);
-  child.Kill();
-  world.AwaitNothingLent();
-  while (world.At(w).stats().old_pinned > 0) std::this_thread::yield();
-}
-
-TEST(BorrowingProcessTest, WhatOneProcessBorrowsDoesNotEndWithAnother) {
-  World world;
-  const RRef w = world.Make("w", 3);
-  Child first(world.host().owner().address(), "w");
-  EXPECT_EQ(first.Ask(), "3 3");
-  const Tensor pulled = world.Pull(w);
-  EXPECT_THAT(world.loans().lent(), SizeIs(2));
-  first.Kill();
-  while (world.loans().lent().size() > 1) std::this_thread::yield();
-  world.Assign(w, 7);
-  world.Assign(w, 8);
-  EXPECT_TRUE(AllAre(3, ElementsThere(pulled)));
-  EXPECT_EQ(world.BytesLent(), kBytes);
 }
 
 }  // namespace

@@ -103,6 +103,7 @@ std::function<void()> DevicePulls::LeaveOut(rpc::ServerCall& call, rpc::Contents
   // If the session has ended meanwhile, nobody else would end the pull.
   if (call.cancelled()) {
     take_back();
+    left_out.clear_lent();
     loans_.ForgetServed(call.caller().incarnation);
   }
   call.OnAnswerDropped(take_back);

@@ -323,6 +323,9 @@ absl::Status ValueService::ReadAndAnswer(const rpc::Answer<rpc::Contents>& answe
   }
   const DeviceEvent after = read.after;
   uses_.completions.OnPassed(after, [answer, read = std::move(read)](absl::Status done) mutable {
+    // Nobody takes the answer any more, and a session that has ended releases no loans.
+    if (done.ok() && answer.call()->cancelled())
+      done = absl::CancelledError("value.fetch: the caller has given up");
     if (done.ok()) return answer(std::move(read.reply));
     read.take_back();
     answer(std::move(done));
