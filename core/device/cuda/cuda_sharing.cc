@@ -120,7 +120,7 @@ class CudaSharing::Mapped {
   const std::shared_ptr<CudaContext> context_;  // shared by the device's parts and events
   const cudaMemPool_t pool_;
   const cudaStream_t freeing_;  // frees blocks, and does nothing else
-  Mutex mutex_;                 // before that of CudaContext; held while CUDA maps and unmaps
+  Mutex mutex_;                 // before: CudaContext
   std::map<std::string, Block, std::less<>> mapped_ PSD_GUARDED_BY(mutex_);  // by handle
 };
 

@@ -42,7 +42,7 @@ class CudaSharing : public DeviceSharing {
   CudaDevice& device_;
   const std::string identity_;
   const bool exports_;
-  Mutex mutex_;                               // before that of CudaContext
+  Mutex mutex_;                               // before: CudaContext
   UniqueFd exported_ PSD_GUARDED_BY(mutex_);  // CUDA makes it once
 };
 

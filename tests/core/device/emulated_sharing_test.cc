@@ -85,7 +85,7 @@ TEST(EmulatedSharingTest, BlocksOfAllSizesAreImported) {
   const auto exporter = NewExporter(), importer = NewDevice();
   const auto memory = Open(*importer, *exporter);
   EmulatedStream& stream = exporter->default_stream();
-  for (const size_t count : {size_t{0}, size_t{1}, size_t{16}, size_t{1024}, size_t{10'000}}) {
+  for (const size_t count : {size_t{1}, size_t{16}, size_t{1024}, size_t{10'000}}) {
     const auto block = NewFloats(stream, count);
     ASSERT_TRUE(Fill(stream, *block, 3).ok());
     ASSERT_TRUE(exporter->Synchronize().ok());
@@ -96,6 +96,8 @@ TEST(EmulatedSharingTest, BlocksOfAllSizesAreImported) {
     imported.reset();
     released.get_future().wait();  // then the exporter may free the block
   }
+  const auto empty = NewFloats(stream, 0);
+  EXPECT_EQ(Import(*memory, Export(*exporter, *empty), 0)->size(), 0u);
 }
 
 TEST(EmulatedSharingTest, AnImportOutlivesItsExporterAndTheOpenMemory) {
@@ -111,6 +113,16 @@ TEST(EmulatedSharingTest, AnImportOutlivesItsExporterAndTheOpenMemory) {
 struct Exported {
   int descriptor = -1;
   char handle[16] = {};
+};
+
+struct Pipe {
+  Pipe() {
+    int ends[2] = {-1, -1};
+    EXPECT_EQ(pipe2(ends, O_CLOEXEC), 0);
+    reading = UniqueFd(ends[0]);
+    writing = UniqueFd(ends[1]);
+  }
+  UniqueFd reading, writing;
 };
 
 // Exports a block of threes until it reads a byte.
@@ -130,14 +142,19 @@ struct Exported {
 }
 
 TEST(EmulatedSharingTest, AnotherProcessReadsABlockAlsoAfterTheEndOfItsOwner) {
-  int to[2], from[2];
-  ASSERT_EQ(pipe2(to, O_CLOEXEC), 0);
-  ASSERT_EQ(pipe2(from, O_CLOEXEC), 0);
+  Pipe to, from;
   const pid_t child = fork();
   ASSERT_GE(child, 0);
-  if (child == 0) RunExporter(to[0], from[1]);
+  if (child == 0) {
+    to.writing = UniqueFd();
+    from.reading = UniqueFd();
+    RunExporter(to.reading.get(), from.writing.get());
+  }
+  to.reading = UniqueFd();
+  from.writing = UniqueFd();  // otherwise the end of the child would not be seen
   Exported exported;
-  ASSERT_EQ(read(from[0], &exported, sizeof(exported)), static_cast<ssize_t>(sizeof(exported)));
+  ASSERT_EQ(read(from.reading.get(), &exported, sizeof(exported)),
+            static_cast<ssize_t>(sizeof(exported)));
   const std::string path = absl::StrCat("/proc/", child, "/fd/", exported.descriptor);
   const auto importer = NewDevice();
   const auto memory = Open(*importer, UniqueFd(open(path.c_str(), O_RDONLY | O_CLOEXEC)));
@@ -145,14 +162,13 @@ TEST(EmulatedSharingTest, AnotherProcessReadsABlockAlsoAfterTheEndOfItsOwner) {
   auto imported = Import(*memory, std::string(exported.handle, sizeof(exported.handle)), kBytes,
                          [&] { released.set_value(); });
   EXPECT_EQ(Read(importer->default_stream(), *imported), Equal(kCount, 3));
-  EXPECT_EQ(write(to[1], "e", 1), 1);
+  EXPECT_EQ(write(to.writing.get(), "e", 1), 1);
   int status = -1;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
   EXPECT_EQ(Read(importer->default_stream(), *imported), Equal(kCount, 3));
   imported.reset();
   released.get_future().wait();
-  for (const int end : {to[0], to[1], from[0], from[1]}) close(end);
 }
 
 // ---- release
