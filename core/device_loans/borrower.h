@@ -12,7 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -68,8 +67,9 @@ class Borrower : public std::enable_shared_from_this<Borrower> {
 
   // Returns the bytes of `block`, on `device`, which `lender` has lent after it was offered that.
   // In every case the loan is returned, after an error at once. May wait for another thread that
-  // opens the same device. An error is logged, and nothing more is borrowed from the lender after
-  // it. Errors: INVALID_ARGUMENT; UNAVAILABLE; those of PeerDeviceMemory::Import.
+  // opens the same device. The first error is logged. After an error that is not
+  // RESOURCE_EXHAUSTED, nothing more is borrowed from the same device of the lender. Errors:
+  // INVALID_ARGUMENT; UNAVAILABLE; those of PeerDeviceMemory::Import.
   absl::StatusOr<Buffer> Borrow(const rpc::PeerInfo& lender, Device& device,
                                 const v1::LentBlock& block) PSD_EXCLUDES(mutex_);
   // Returns a loan that is not wanted.
