@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "core/base/buffer.h"
 #include "core/base/device_sharing.h"
 #include "core/base/log.h"
 #include "core/base/mutex.h"
@@ -193,7 +194,7 @@ TEST_F(BorrowerTest, WhatIsDeclinedIsReturned) {
 TEST_F(BorrowerTest, TheEndOfAProcessEndsItsOffers) {
   ASSERT_TRUE(PassDevice().ok());
   EXPECT_TRUE(borrower_->Knows(kLender.incarnation));
-  const auto borrowed = borrower_->Borrow(kLender, *device_, lent_);
+  auto borrowed = borrower_->Borrow(kLender, *device_, lent_);
   ASSERT_TRUE(borrowed.ok()) << borrowed.status();
   process_->End();
   EXPECT_FALSE(Offers());
@@ -204,6 +205,8 @@ TEST_F(BorrowerTest, TheEndOfAProcessEndsItsOffers) {
   std::byte first{};
   ASSERT_TRUE(device_->CopyOut(&first, borrowed->data(), 1).ok());
   EXPECT_EQ(first, std::byte{9});
+  *borrowed = Buffer();
+  EXPECT_THAT(AwaitReturned(), ElementsAre(5));
 }
 
 }  // namespace
