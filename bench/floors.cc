@@ -94,6 +94,14 @@ float StepMath(const float* HWY_RESTRICT p, const float* HWY_RESTRICT c, float* 
   return sum;
 }
 
+float StepMathUnfused(const float* HWY_RESTRICT p, const float* HWY_RESTRICT c,
+                      float* HWY_RESTRICT product, float* HWY_RESTRICT g, size_t size) {
+  for (size_t i = 0; i < size; ++i) product[i] = p[i] * c[i];
+  const float sum = StreamRead(product, size);
+  for (size_t i = 0; i < size; ++i) g[i] = 0.5f * c[i];
+  return sum;
+}
+
 }  // namespace psd::bench::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -107,6 +115,7 @@ HWY_EXPORT(UpdateR2W1);
 HWY_EXPORT(UpdateR3W2);
 HWY_EXPORT(UpdateR4W3);
 HWY_EXPORT(StepMath);
+HWY_EXPORT(StepMathUnfused);
 
 float StreamRead(const float* a, size_t size) {
   return HWY_DYNAMIC_DISPATCH(StreamRead)(a, size);
@@ -134,6 +143,10 @@ void UpdateR4W3(const float* a, const float* b, float* c, float* d, float* next,
 
 float StepMath(const float* p, const float* c, float* g, size_t size) {
   return HWY_DYNAMIC_DISPATCH(StepMath)(p, c, g, size);
+}
+
+float StepMathUnfused(const float* p, const float* c, float* product, float* g, size_t size) {
+  return HWY_DYNAMIC_DISPATCH(StepMathUnfused)(p, c, product, g, size);
 }
 
 MappedFloats::MappedFloats(size_t size)

@@ -41,6 +41,9 @@ void UpdateR4W3(const float* a, const float* b, float* c, float* d, float* next,
                 size_t size);  // Adam …
 // The trainer's own math of a train step, fused: returns the sum of p * c, and sets g = 0.5 * c.
 float StepMath(const float* p, const float* c, float* g, size_t size);
+// The same by one operator at a time, as a graph computes it: the product is written to `product`
+// and read again by the sum, and the gradient is a pass of its own.
+float StepMathUnfused(const float* p, const float* c, float* product, float* g, size_t size);
 
 // Keeps a result from being optimised away.
 void Consume(float value);

@@ -1,4 +1,3 @@
-#include <grpc/support/time.h>
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
@@ -105,14 +104,15 @@ class RankServer {
   std::vector<std::unique_ptr<End>> ends_;
 };
 
-// Waits for the next operation on the queue, or until `given_up` is set. Yields until then, and
-// does not sleep. Returns whether the operation succeeded.
+// Waits for the next operation on the queue, or until `given_up` is set. The thread sleeps
+// meanwhile, like psd's threads. Returns whether the operation succeeded.
 bool NextOf(grpc::CompletionQueue& queue, void** tag, const std::atomic<bool>* given_up = nullptr) {
+  constexpr auto kLookEvery = std::chrono::milliseconds(10);
   bool ok = false;
-  while (queue.AsyncNext(tag, &ok, gpr_time_0(GPR_CLOCK_MONOTONIC)) !=
+  if (given_up == nullptr) return queue.Next(tag, &ok) && ok;
+  while (queue.AsyncNext(tag, &ok, std::chrono::system_clock::now() + kLookEvery) !=
          grpc::CompletionQueue::GOT_EVENT) {
-    if (given_up != nullptr && given_up->load()) return false;
-    std::this_thread::yield();
+    if (given_up->load()) return false;
   }
   return ok;
 }
@@ -183,6 +183,8 @@ class GrpcLinks : public RankLinks {
   absl::Status Join() {
     carrier::GrpcCarrierOptions options;
     options.memory = MemoryBudget::Create(0);
+    // Nobody reads, and so nobody answers pings, while another program has its turn.
+    options.keepalive_time = absl::Hours(24);
     for (size_t rank = 0; rank < ends_.size(); ++rank) {
       ranks_.push_back(std::make_unique<RankServer>(options));
       if (!ranks_.back()->listens()) return absl::UnavailableError("grpc links: cannot listen");

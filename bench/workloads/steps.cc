@@ -1,5 +1,6 @@
 // step_sgd, step_adam: a train step over 16 tensors of a million floats. Floor: the trainer's math
 // and the optimizer, each one pass over memory; nothing is sent.
+// step_sgd_unfused: step_sgd. Floor: the trainer's math by one operator at a time.
 // step_small: the same over 1,000 tensors of 256 floats. Floor: three empty calls, and the math.
 // step_small_carried: the same step. Floor: three calls that carry its bytes, and the math.
 // step_halves: the same step with two optimizers, one after the other, over 500 of the tensors
@@ -57,11 +58,19 @@ class StepWorkload : public Workload {
 
 class DenseStep : public StepWorkload {
  public:
-  explicit DenseStep(OptimizerSpec spec) : StepWorkload(kDenseStep, std::move(spec), 4) {}
+  // If not `fused`, the floor's math takes one operator at a time, tensor by tensor.
+  explicit DenseStep(OptimizerSpec spec, bool fused = true)
+      : StepWorkload(kDenseStep, std::move(spec), 4), fused_(fused) {}
 
  protected:
   absl::Status FloorStep() override {
-    Consume(StepMath(a_.data(), b_.data(), d_.data(), kDenseFloats));
+    if (fused_) {
+      Consume(StepMath(a_.data(), b_.data(), d_.data(), kDenseFloats));
+    } else {
+      for (size_t at = 0; at < kDenseFloats; at += kTensorFloats)
+        Consume(StepMathUnfused(a_.data() + at, b_.data() + at, product_.data(), d_.data() + at,
+                                kTensorFloats));
+    }
     if (spec().type == "sgd") {
       StreamR2W1(a_.data(), d_.data(), kDenseFloats);
     } else {
@@ -71,7 +80,11 @@ class DenseStep : public StepWorkload {
   }
 
  private:
+  static constexpr auto kTensorFloats = static_cast<size_t>(kDenseStep.elements);
+
+  const bool fused_;
   MappedFloats a_{kDenseFloats}, b_{kDenseFloats}, c_{kDenseFloats}, d_{kDenseFloats};
+  MappedFloats product_{kTensorFloats};
 };
 
 class SmallStep : public StepWorkload {
@@ -140,6 +153,10 @@ std::vector<Case> StepCases() {
   sgd.name = "step_sgd";
   sgd.unit = {"ms", 1e3};
   sgd.make = [] { return std::make_unique<DenseStep>(Sgd{}); };
+  Case unfused = sgd;
+  unfused.name = "step_sgd_unfused";
+  unfused.has_peer = false;
+  unfused.make = [] { return std::make_unique<DenseStep>(Sgd{}, /*fused=*/false); };
   Case adam = sgd;
   adam.name = "step_adam";
   adam.make = [] { return std::make_unique<DenseStep>(Adam{}); };
@@ -162,7 +179,7 @@ std::vector<Case> StepCases() {
   one.make = [] {
     return std::make_unique<TwoSteps>(StepShape{10'000, 256, 1, 1}, StepShape{1, 256});
   };
-  return {sgd, adam, small, carried, halves, one};
+  return {sgd, unfused, adam, small, carried, halves, one};
 }
 
 }  // namespace psd::bench

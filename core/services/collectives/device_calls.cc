@@ -2,15 +2,10 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "absl/strings/string_view.h"
-#include "absl/time/clock.h"
 #include "core/base/clock.h"
-#include "core/base/executor.h"
 #include "core/base/quoted.h"
 #include "core/base/status.h"
 #include "core/services/collectives/call_data.h"
@@ -20,14 +15,10 @@
 namespace psd::services {
 namespace {
 
-// The pause between two questions whether a communicator is ready.
-constexpr absl::Duration kPause = absl::Microseconds(100);
 // How often a call under way is looked after.
 constexpr absl::Duration kLookEvery = absl::Seconds(1);
 // A rank whose device is in time lets one whose device is late speak first.
 constexpr absl::Duration kGrace = absl::Seconds(1);
-// The most reasons that are logged.
-constexpr size_t kMostExplained = 16;
 
 bool IsOrdering(const CollectiveCall& call) {
   return call.reduction == Reduction::kMin || call.reduction == Reduction::kMax;
@@ -64,17 +55,6 @@ DeviceReduction ReductionOf(Reduction reduction) {
       return DeviceReduction::kMax;
   }
   PSD_CHECK(false, "CheckCall lets no such reduction pass");
-}
-
-absl::StatusOr<Tensor> BytesTensor(const std::string& bytes) {
-  PSD_ASSIGN_OR_RETURN(Tensor tensor,
-                       Tensor::Empty({static_cast<int64_t>(bytes.size())}, DType::kU8));
-  std::memcpy(tensor.mutable_raw_data(), bytes.data(), bytes.size());
-  return tensor;
-}
-
-absl::string_view BytesOf(const Tensor& tensor) {
-  return {reinterpret_cast<const char*>(tensor.raw_data()), tensor.NumBytes()};
 }
 
 // Declares that work of the stream uses the tensor's memory.
@@ -250,7 +230,8 @@ void DeviceCalls::Make(Pending pending) {
     return;
   }
   if (!DevicesMayPerform(pending.call)) return MakeOnHost(std::move(pending), /*agreed=*/false);
-  const absl::StatusOr<Communicator> communicator = Agree(pending);
+  const absl::StatusOr<Communicator> communicator =
+      connections_.Agree({pending.call, pending.device.get(), pending.until});
   // The other ranks wait for this one, whatever the reason is.
   if (!communicator.ok()) return FailWith(communicator.status(), pending.result);
   if (*communicator == nullptr) return MakeOnHost(std::move(pending), /*agreed=*/true);
@@ -273,156 +254,9 @@ void DeviceCalls::MakeOnHost(Pending pending, bool agreed) {
       if (ordered.ok()) ordered = Uses(stream, input);
     if (!ordered.ok()) return set(ordered);
   }
-  StartOnHost(*group_, std::move(pending.call), std::move(pending.inputs), TimeLeft(pending),
-              std::move(pending.device))
+  StartOnHost(*group_, std::move(pending.call), std::move(pending.inputs),
+              connections_.TimeLeft(pending.until), std::move(pending.device))
       .OnReady(set);
-}
-
-absl::Duration DeviceCalls::TimeLeft(const Pending& pending) const {
-  return std::max(pending.until - group_->Now(), absl::Milliseconds(1));
-}
-
-// ---- the ranks agree
-
-DeviceOffer DeviceCalls::OfferFor(const Pending& pending) {
-  DeviceOffer offer;
-  offer.call = ChecksumOf(pending.call);
-  const bool is_large =
-      pending.call.form.has_value() && pending.call.form->NumBytes() >= kLeastDeviceBytes;
-  if (pending.device == nullptr || !is_large) return offer;
-  DeviceCollectives* const collectives = pending.device->collectives();
-  if (collectives == nullptr) return offer;
-  const absl::StatusOr<std::string> library = collectives->Library();
-  const absl::StatusOr<std::string> identity = collectives->Identity();
-  if (!library.ok() || !identity.ok()) {
-    Explain(std::string((library.ok() ? identity.status() : library.status()).message()));
-    offer.kind = DeviceOffer::kNoLibrary;
-    return offer;
-  }
-  offer.kind = DeviceOffer::kDevice;
-  offer.library = *library;
-  offer.identity = *identity;
-  return offer;
-}
-
-absl::StatusOr<DeviceCalls::Communicator> DeviceCalls::Agree(const Pending& pending) {
-  const std::string mine = EncodeOffer(OfferFor(pending));
-  PSD_ASSIGN_OR_RETURN(const Tensors told, Exchange(Operation::kAllGather, pending, mine));
-  std::vector<DeviceOffer> offers;
-  std::vector<std::string> gpus;
-  bool agree = true;
-  for (const Tensor& record : told) {
-    offers.push_back(DecodeOffer(BytesOf(record)));
-    gpus.push_back(offers.back().identity);
-    agree &= offers.back().call == offers.front().call;
-  }
-  const auto is_elsewhere = [](const DeviceOffer& offer) {
-    return offer.kind == DeviceOffer::kHost;
-  };
-  // The call through the host names the difference.
-  if (!agree || std::all_of(offers.begin(), offers.end(), is_elsewhere)) return nullptr;
-  if (const std::string obstacle = ObstacleTo(offers, group_->members().Names());
-      !obstacle.empty()) {
-    Explain(obstacle);
-    return nullptr;
-  }
-  const std::string key = absl::StrJoin(gpus, " ");
-  {
-    MutexLock lock(mutex_);
-    if (const auto known = communicators_.find(key); known != communicators_.end())
-      return known->second;
-    if (communicators_.size() == kMostCommunicators) gpus.clear();
-  }
-  if (gpus.empty()) {
-    Explain(absl::StrCat("the ranks have connected ", kMostCommunicators,
-                         " other sets of GPUs already"));
-    return nullptr;
-  }
-  return Connect(pending, key);
-}
-
-absl::StatusOr<DeviceCalls::Communicator> DeviceCalls::Connect(const Pending& pending,
-                                                               const std::string& gpus) {
-  // An id begins with a byte that says whether there is one.
-  std::string made(1 + DeviceCollectives::kIdBytes, '\0');
-  absl::Status status;
-  if (group_->members().rank == 0) {
-    const absl::StatusOr<std::string> id = pending.device->collectives()->NewId();
-    status = id.status();
-    if (id.ok()) made = absl::StrCat("\1", *id);
-  }
-  PSD_ASSIGN_OR_RETURN(const Tensors told, Exchange(Operation::kBroadcast, pending, made));
-  const absl::string_view id = BytesOf(told[0]);
-  Communicator communicator;
-  if (id[0] != '\0') {
-    absl::StatusOr<Communicator> opened = Open(pending, std::string(id.substr(1)));
-    status = opened.status();
-    if (opened.ok()) communicator = *std::move(opened);
-  }
-  PSD_ASSIGN_OR_RETURN(const Tensors connected,
-                       Exchange(Operation::kAllGather, pending,
-                                std::string(1, communicator != nullptr ? '\1' : '\0')));
-  if (!status.ok()) Explain(std::string(status.message()));
-  std::vector<std::string> failed;
-  for (size_t rank = 0; rank < connected.size(); ++rank)
-    if (BytesOf(connected[rank])[0] == '\0') failed.push_back(group_->members().Names()[rank]);
-  if (!failed.empty()) {
-    if (communicator != nullptr) communicator->Abort();
-    communicator = nullptr;
-    Explain(absl::StrCat(absl::StrJoin(failed, ", "), " could not connect to the other GPUs"));
-  }
-  Communicator dropped;  // without the lock
-  MutexLock lock(mutex_);
-  connecting_.swap(dropped);
-  if (!ended_) communicators_[gpus] = communicator;
-  return communicator;
-}
-
-// Half of the time that is left is for the way through the host.
-absl::StatusOr<DeviceCalls::Communicator> DeviceCalls::Open(const Pending& pending,
-                                                            const std::string& id) {
-  const GroupMembers& members = group_->members();
-  PSD_ASSIGN_OR_RETURN(Communicator communicator,
-                       pending.device->collectives()->Connect(
-                           id, members.rank, static_cast<int>(members.workers.size())));
-  {
-    MutexLock lock(mutex_);
-    if (!ended_) connecting_ = communicator;
-  }
-  const absl::Time now = group_->Now();
-  const absl::Status connected = Await(*communicator, now + (pending.until - now) / 2);
-  if (connected.ok()) return communicator;
-  communicator->Abort();
-  return connected;
-}
-
-absl::StatusOr<DeviceCalls::Tensors> DeviceCalls::Exchange(Operation operation,
-                                                           const Pending& pending,
-                                                           const std::string& mine, int root) {
-  PSD_ASSIGN_OR_RETURN(Tensor own, BytesTensor(mine));
-  CollectiveCall call;
-  call.operation = operation;
-  call.form = TensorForm{own.dtype(), own.shape()};
-  call.root = root;
-  call.label = pending.call.label;
-  Tensors inputs;
-  if (operation != Operation::kBroadcast || group_->members().rank == root)
-    inputs.push_back(std::move(own));
-  return group_->Start(std::move(call), std::move(inputs), TimeLeft(pending)).Wait();
-}
-
-absl::Status DeviceCalls::Await(DeviceCommunicator& communicator, absl::Time until) {
-  const ScopedBlocking blocking;
-  for (;;) {
-    PSD_RETURN_IF_ERROR(group_->failure());
-    PSD_ASSIGN_OR_RETURN(const bool ready, communicator.IsReady());
-    if (ready) return absl::OkStatus();
-    if (group_->Now() >= until)
-      return absl::DeadlineExceededError(absl::StrCat("the GPUs of group ",
-                                                      Quoted(group_->members().name),
-                                                      " were not ready in the time of the call"));
-    absl::SleepFor(kPause);
-  }
 }
 
 // ---- the devices perform a call
@@ -479,7 +313,7 @@ absl::Status DeviceCalls::Launch(Pending& pending, const Communicator& communica
       PSD_CHECK(false, "devices do not perform this call");
   }
   PSD_RETURN_IF_ERROR(added);
-  PSD_RETURN_IF_ERROR(Await(*communicator, pending.until));
+  PSD_RETURN_IF_ERROR(connections_.Await(*communicator, pending.until));
   PSD_ASSIGN_OR_RETURN(flight->done, stream.Record());
 
   if (call.operation == Operation::kAllGather || call.operation == Operation::kGather) {
@@ -569,42 +403,12 @@ void DeviceCalls::Leave(absl::Duration limit) {
 }
 
 void DeviceCalls::End() {
-  std::vector<Communicator> communicators;
   {
     MutexLock lock(mutex_);
     ended_ = true;
     over_.NotifyAll();
-    for (const auto& [gpus, communicator] : communicators_)
-      if (communicator != nullptr) communicators.push_back(communicator);
-    communicators_.clear();
-    if (connecting_ != nullptr) communicators.push_back(std::move(connecting_));
   }
-  if (group_->has_left()) {
-    // Other ranks may still receive what this rank has sent.
-    const absl::Time until = group_->Now() + kMostFinishing;
-    const ScopedBlocking blocking;
-    for (const Communicator& communicator : communicators) {
-      absl::StatusOr<bool> over = false;
-      if (const absl::Status begun = communicator->Finish(); !begun.ok()) over = begun;
-      while (over.ok() && !*over && group_->Now() < until) {
-        over = communicator->IsReady();
-        if (over.ok() && !*over) absl::SleepFor(kPause);
-      }
-    }
-  }
-  for (const Communicator& communicator : communicators) communicator->Abort();
-}
-
-void DeviceCalls::Explain(const std::string& why) {
-  {
-    MutexLock lock(mutex_);
-    if (explained_.size() == kMostExplained || !explained_.insert(why).second) return;
-  }
-  const std::string& name = group_->members().name;
-  logger_.Log(
-      LogLevel::kWarning, "group_through_host",
-      absl::StrCat("tensors on GPUs travel through the host in group ", Quoted(name), ": ", why),
-      {{"group", name}});
+  connections_.End();
 }
 
 }  // namespace psd::services

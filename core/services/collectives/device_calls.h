@@ -3,32 +3,24 @@
 // Calls of a group whose tensors may be on devices that communicate directly, for example by NCCL.
 
 #include <cstddef>
-#include <cstdint>
 #include <deque>
-#include <map>
 #include <memory>
-#include <set>
-#include <string>
-#include <vector>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "core/base/device.h"
-#include "core/base/device_collectives.h"
 #include "core/base/future.h"
 #include "core/base/log.h"
 #include "core/base/mutex.h"
 #include "core/base/stream.h"
 #include "core/services/collectives/collective_call.h"
 #include "core/services/collectives/collective_group.h"
-#include "core/services/collectives/device_offer.h"
+#include "core/services/collectives/device_connections.h"
 #include "core/tensor/tensor.h"
 
 namespace psd::services {
-
-// A call with fewer bytes than this for each rank goes through memory of the host.
-inline constexpr size_t kLeastDeviceBytes = size_t{32} << 10;
 
 // Whether the devices could perform the call if all tensors were on devices. Ranks whose calls
 // agree get the same answer. Operations in which some ranks give no tensor never can, because these
@@ -47,17 +39,10 @@ Future<CollectiveGroup::Tensors> StartOnHost(CollectiveGroup& group, CollectiveC
 
 // Makes all calls of one rank of a group in which every rank has a device with DeviceCollectives.
 //
-// Before each call that DevicesMayPerform, the ranks tell each other by an all-gather of the group
-// where their tensors are, on which GPU, and with which version of the library. If all tensors are
-// on GPUs that can communicate, the devices perform the call; otherwise it goes through the host as
-// in other groups. Every rank knows the same, so all of them choose the same way. A call of which
-// the ranks differ in operation, form, root or label is made through the host, where the group
-// finds the difference. When devices first compute together, the ranks connect them by two more
-// calls of the group. A communicator that could not be connected is not tried again.
+// Before each call that DevicesMayPerform, the ranks agree on its way (DeviceConnections).
 //
-// The group decides who is dead and who is late. When this rank's part ends by a failure, the
-// communicators are aborted, so that nothing waits for a rank that is gone. When this rank leaves,
-// they end in an orderly way, for which it waits at most kMostFinishing.
+// The group decides who is dead and who is late. When this rank's part ends, so do the connections,
+// so that nothing waits for a rank that is gone.
 //
 // Calls that DevicesMayPerform, and calls behind them, are made one after the other on the worker's
 // executor, so that all ranks make the calls of the group in the same order. Results of several
@@ -65,10 +50,6 @@ Future<CollectiveGroup::Tensors> StartOnHost(CollectiveGroup& group, CollectiveC
 class DeviceCalls : public std::enable_shared_from_this<DeviceCalls> {
  public:
   using Tensors = CollectiveGroup::Tensors;
-
-  // The most different sets of GPUs that the ranks of a group connect.
-  static constexpr size_t kMostCommunicators = 4;
-  static constexpr absl::Duration kMostFinishing = absl::Seconds(5);
 
   // Requires: `logger` exists until the group is closed.
   static std::shared_ptr<DeviceCalls> Create(std::shared_ptr<CollectiveGroup> group,
@@ -93,10 +74,10 @@ class DeviceCalls : public std::enable_shared_from_this<DeviceCalls> {
     Promise<Tensors> result;
   };
   struct Flight;
-  using Communicator = std::shared_ptr<DeviceCommunicator>;  // shared with calls under way
+  using Communicator = DeviceConnections::Communicator;
 
   DeviceCalls(std::shared_ptr<CollectiveGroup> group, Logger& logger)
-      : group_(std::move(group)), logger_(logger) {}
+      : group_(std::move(group)), connections_(*group_, logger) {}
 
   // Makes the calls of the queue.
   void Drain() PSD_EXCLUDES(mutex_);
@@ -106,23 +87,6 @@ class DeviceCalls : public std::enable_shared_from_this<DeviceCalls> {
   void Make(Pending pending) PSD_EXCLUDES(mutex_);
   // `agreed`: the ranks have agreed on this way, so an error here fails the group.
   void MakeOnHost(Pending pending, bool agreed);
-  absl::Duration TimeLeft(const Pending& pending) const;
-
-  DeviceOffer OfferFor(const Pending& pending) PSD_EXCLUDES(mutex_);
-  // Agrees with the other ranks on the way of the call. Returns null for the way through the host.
-  // Errors: those of the group's calls.
-  absl::StatusOr<Communicator> Agree(const Pending& pending) PSD_EXCLUDES(mutex_);
-  // Connects the devices of all ranks. Returns null if a rank could not.
-  absl::StatusOr<Communicator> Connect(const Pending& pending, const std::string& gpus)
-      PSD_EXCLUDES(mutex_);
-  absl::StatusOr<Communicator> Open(const Pending& pending, const std::string& id)
-      PSD_EXCLUDES(mutex_);
-  // Returns the results of a call of the group that moves texts, one for each tensor.
-  absl::StatusOr<Tensors> Exchange(Operation operation, const Pending& pending,
-                                   const std::string& mine, int root = 0);
-  // Waits until the communicator is ready. Errors: those of the communicator; the group's failure;
-  // DEADLINE_EXCEEDED.
-  absl::Status Await(DeviceCommunicator& communicator, absl::Time until);
   // Lets the devices perform the call. An error means that this rank cannot go on with the group.
   absl::Status Launch(Pending& pending, const Communicator& communicator) PSD_EXCLUDES(mutex_);
   // Looks after a call that is under way: once a second, at its deadline, and once more.
@@ -132,11 +96,9 @@ class DeviceCalls : public std::enable_shared_from_this<DeviceCalls> {
   void FailWith(const absl::Status& why, const Promise<Tensors>& result);
   // This rank's part in the group has ended.
   void End() PSD_EXCLUDES(mutex_);
-  // Logs once that calls go through the host.
-  void Explain(const std::string& why) PSD_EXCLUDES(mutex_);
 
   const std::shared_ptr<CollectiveGroup> group_;  // shared with its service
-  Logger& logger_;
+  DeviceConnections connections_;
 
   Mutex mutex_;  // leaf
   std::deque<Pending> queue_ PSD_GUARDED_BY(mutex_);
@@ -144,10 +106,6 @@ class DeviceCalls : public std::enable_shared_from_this<DeviceCalls> {
   size_t flights_ PSD_GUARDED_BY(mutex_) = 0;  // calls that the devices perform
   bool ended_ PSD_GUARDED_BY(mutex_) = false;
   CondVar over_;  // no call is left, or this rank's part has ended
-  // By the identities of the GPUs of all ranks. Null if they could not be connected.
-  std::map<std::string, Communicator> communicators_ PSD_GUARDED_BY(mutex_);
-  Communicator connecting_ PSD_GUARDED_BY(mutex_);
-  std::set<std::string> explained_ PSD_GUARDED_BY(mutex_);
 };
 
 }  // namespace psd::services
