@@ -38,10 +38,7 @@ absl::Status Borrower::OnPassed(const std::shared_ptr<carrier::HostProcess>& pro
     const auto known = std::count_if(peers_.begin(), peers_.end(), of_process);
     const PeerId id = {shown.incarnation(), shown.identity()};
     if (peers_.count(id) != 0) return absl::OkStatus();
-    if (static_cast<size_t>(known) >= kMostOfProcess) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(process->name(), " shows more than ", kMostOfProcess, " devices"));
-    }
+    if (static_cast<size_t>(known) >= kMostOfProcess) return absl::OkStatus();
     auto peer = std::make_shared<Peer>();
     peer->process = process;
     peer->key = shown.key();
@@ -79,7 +76,7 @@ std::shared_ptr<Borrower::Peer> Borrower::Find(Incarnation lender, const Device&
   return found == peers_.end() ? nullptr : found->second;
 }
 
-std::optional<v1::BorrowOffer> Borrower::OfferTo(Incarnation lender, Device* device) const {
+std::optional<v1::BorrowOffer> Borrower::OfferTo(Incarnation lender, Device* device) {
   if (device == nullptr) return std::nullopt;
   MutexLock lock(mutex_);
   const std::shared_ptr<Peer> peer = Find(lender, *device);
@@ -87,7 +84,12 @@ std::optional<v1::BorrowOffer> Borrower::OfferTo(Incarnation lender, Device* dev
   v1::BorrowOffer offer;
   offer.set_key(peer->key);
   offer.set_device(peer->device);
+  offer.set_number(++last_offer_);
   return offer;
+}
+
+void Borrower::Withdraw(const rpc::PeerInfo& lender, const v1::BorrowOffer& offer) const {
+  give_back_({lender, offer.key(), /*loan=*/0, offer.number()});
 }
 
 std::string Borrower::WhyNot(Incarnation lender, const Device& device) const {

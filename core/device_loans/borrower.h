@@ -39,31 +39,35 @@ class Borrower : public std::enable_shared_from_this<Borrower> {
   // The most devices of one process that are kept.
   static constexpr size_t kMostOfProcess = 64;
 
-  // A loan that has ended.
+  // A loan that has ended, or all loans of an offer.
   struct Ended {
     rpc::PeerInfo lender;
     std::string key;
-    uint64_t loan = 0;
+    uint64_t loan = 0;   // 0 for an offer
+    uint64_t offer = 0;  // its number; 0 for a loan
   };
   using Return = std::function<void(Ended ended)>;
 
   // `devices` are those that may be shared. `give_back` is called once for each block that was
-  // borrowed or refused, on any thread without a lock.
+  // borrowed or refused, and for each offer that was withdrawn, on any thread without a lock.
   Borrower(std::vector<std::shared_ptr<Device>> devices, std::shared_ptr<Logger> logger,
            Return give_back);
   Borrower(const Borrower&) = delete;
   Borrower& operator=(const Borrower&) = delete;
 
   // Keeps a descriptor that `process` has passed, if it is of one of this worker's devices. Another
-  // descriptor of the same device and worker is closed. Errors: INVALID_ARGUMENT for a name that is
-  // no v1::ShownDevice, and for more devices than kMostOfProcess.
+  // descriptor of the same device and worker is closed, and so are those of a process that has
+  // shown kMostOfProcess already, for example those of workers that it ran before: what these
+  // workers have is copied. Errors: INVALID_ARGUMENT for a name that is no v1::ShownDevice.
   absl::Status OnPassed(const std::shared_ptr<carrier::HostProcess>& process,
                         const std::string& name, UniqueFd fd) PSD_EXCLUDES(mutex_);
 
   // Returns what a request to `lender` says so that its blocks can be borrowed on `device`. Nothing
-  // if they cannot be.
-  std::optional<v1::BorrowOffer> OfferTo(Incarnation lender, Device* device) const
-      PSD_EXCLUDES(mutex_);
+  // if they cannot be. If no answer to the request is taken, Withdraw must be called.
+  std::optional<v1::BorrowOffer> OfferTo(Incarnation lender, Device* device) PSD_EXCLUDES(mutex_);
+  // Returns all that was lent for `offer`: the answer that names it may have been lost, together
+  // with the session or the link.
+  void Withdraw(const rpc::PeerInfo& lender, const v1::BorrowOffer& offer) const;
 
   // Returns the bytes of `block`, on `device`, which `lender` has lent after it was offered that.
   // In every case the loan is returned, after an error at once. May wait for another thread that
@@ -113,6 +117,8 @@ class Borrower : public std::enable_shared_from_this<Borrower> {
   const Return give_back_;
   mutable Mutex mutex_;  // leaf
   CondVar opened_;
+  // Other workers of this process have the same key, and other numbers.
+  uint64_t last_offer_ PSD_GUARDED_BY(mutex_) = NewIncarnation();
   Peers peers_ PSD_GUARDED_BY(mutex_);  // their fields, too
 };
 

@@ -1,10 +1,10 @@
 #include "core/device_loans/device_loans.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "core/base/device_sharing.h"
 #include "core/base/future.h"
@@ -14,8 +14,20 @@
 namespace psd::device_loans {
 namespace {
 
-// The most loans that are returned with one message.
+// The most loans, and the most offers, that are returned with one message.
 constexpr size_t kMostReturned = 4096;
+
+// Moves at most kMostReturned numbers out of `from`.
+std::vector<uint64_t> TakeSome(std::vector<uint64_t>& from) {
+  const auto end = from.begin() + static_cast<std::ptrdiff_t>(std::min(from.size(), kMostReturned));
+  std::vector<uint64_t> some(from.begin(), end);
+  from.erase(from.begin(), end);
+  return some;
+}
+
+void Append(const std::vector<uint64_t>& some, std::vector<uint64_t>& to) {
+  to.insert(to.end(), some.begin(), some.end());
+}
 
 }  // namespace
 
@@ -79,11 +91,12 @@ void DeviceLoans::TakeBack(const v1::BorrowOffer& offer, absl::Span<const v1::Le
   lender_->Return(offer.key(), loans);
 }
 
-void DeviceLoans::NoteServed(Incarnation borrower, bool offered, size_t lent, size_t wanted) {
+void DeviceLoans::NoteServed(Incarnation borrower, const v1::BorrowOffer* offer, size_t lent,
+                             size_t wanted) {
   std::string how = "in place";
   if (!shares_) {
     how = "copied: this worker does not share devices";
-  } else if (!offered) {
+  } else if (offer == nullptr) {
     how =
         "copied: it has not asked to read them in place, so it wants them elsewhere, does not "
         "share devices, or has no link through shared memory";
@@ -93,13 +106,21 @@ void DeviceLoans::NoteServed(Incarnation borrower, bool offered, size_t lent, si
                      "; its process has borrowed as much as it may, or they are on other devices");
   }
   MutexLock lock(mutex_);
-  served_[borrower] = std::move(how);
+  served_[borrower] = {std::move(how), offer == nullptr ? "" : offer->key()};
 }
 
 std::string DeviceLoans::HowServed(Incarnation borrower) const {
-  MutexLock lock(mutex_);
-  const auto found = served_.find(borrower);
-  return found == served_.end() ? "" : found->second;
+  Served served;
+  {
+    MutexLock lock(mutex_);
+    const auto found = served_.find(borrower);
+    if (found == served_.end()) return "";
+    served = found->second;
+  }
+  const Lent lent = lender_->LentTo(served.key);
+  if (lent.loans == 0) return served.how;
+  return absl::StrCat(served.how, "; its process has borrowed ", lent.bytes, " bytes in ",
+                      lent.loans, " blocks");
 }
 
 void DeviceLoans::ForgetServed(Incarnation borrower) {
@@ -107,19 +128,14 @@ void DeviceLoans::ForgetServed(Incarnation borrower) {
   served_.erase(borrower);
 }
 
-absl::Status DeviceLoans::Explained(const absl::Status& status) const {
-  if (!absl::IsResourceExhausted(status)) return status;
-  const std::vector<Lent> lent = lender_->lent();
-  if (lent.empty()) return status;
-  const auto describe = [](std::string* out, const Lent& one) {
-    absl::StrAppend(out, one.process, " has borrowed ", one.bytes, " bytes of devices in ",
-                    one.loans, " blocks");
-  };
-  return Annotate(status, absl::StrJoin(lent, ", ", describe));
-}
-
 absl::Status DeviceLoans::ServeReturn(const rpc::CallPtr& /*call*/, v1::ReturnLoans request) {
-  lender_->Return(request.key(), request.loans());
+  const auto most = static_cast<int>(kMostReturned);
+  if (request.loans_size() > most || request.offers_size() > most) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("device.return_loans: ", request.loans_size(), " loans and ",
+                     request.offers_size(), " offers; at most ", most, " of each are expected"));
+  }
+  lender_->Return(request.key(), request.loans(), request.offers());
   return absl::OkStatus();
 }
 
@@ -128,7 +144,11 @@ void DeviceLoans::OnEnded(Borrower::Ended ended) {
     MutexLock lock(mutex_);
     Returning& returning = returning_[ended.lender.incarnation];
     returning.key = std::move(ended.key);
-    returning.loans.push_back(ended.loan);
+    if (ended.loan != 0) {
+      returning.ends.loans.push_back(ended.loan);
+    } else {
+      returning.ends.offers.push_back(ended.offer);
+    }
   }
   SendReturns(ended.lender);
 }
@@ -137,31 +157,29 @@ void DeviceLoans::SendReturns(const rpc::PeerInfo& lender) {
   const rref::Gate::Entry entry(*gate_);
   if (!entry.open()) return;
   v1::ReturnLoans message;
-  std::vector<uint64_t> loans;
+  Ends ends;
   {
     MutexLock lock(mutex_);
     const auto found = returning_.find(lender.incarnation);
     if (found == returning_.end() || found->second.under_way) return;
     Returning& returning = found->second;
-    const auto end = returning.loans.begin() +
-                     static_cast<ptrdiff_t>(std::min(returning.loans.size(), kMostReturned));
-    loans.assign(returning.loans.begin(), end);
-    returning.loans.erase(returning.loans.begin(), end);
+    ends = {TakeSome(returning.ends.loans), TakeSome(returning.ends.offers)};
     returning.under_way = true;
     message.set_key(returning.key);
   }
-  message.mutable_loans()->Add(loans.begin(), loans.end());
+  message.mutable_loans()->Add(ends.loans.begin(), ends.loans.end());
+  message.mutable_offers()->Add(ends.offers.begin(), ends.offers.end());
   // The message is repeated until the lender has received it, in this session or a later one.
   rpc::CallOptions options;
   options.timeout = absl::ZeroDuration();
   rpc::Ask(*agent_, kReturnLoans, {lender.name, lender.incarnation}, message, options)
-      .OnReady([weak = weak_from_this(), lender, loans](const absl::StatusOr<Unit>& told) {
+      .OnReady([weak = weak_from_this(), lender, ends](const absl::StatusOr<Unit>& told) {
         const std::shared_ptr<DeviceLoans> self = weak.lock();
-        if (self != nullptr) self->OnReturned(lender, loans, told.status());
+        if (self != nullptr) self->OnReturned(lender, ends, told.status());
       });
 }
 
-void DeviceLoans::OnReturned(const rpc::PeerInfo& lender, absl::Span<const uint64_t> loans,
+void DeviceLoans::OnReturned(const rpc::PeerInfo& lender, const Ends& ends,
                              const absl::Status& told) {
   // After an error the loans wait for the next message, as long as the lender's process lives.
   const bool keep = !told.ok() && borrower_->Knows(lender.incarnation);
@@ -170,10 +188,12 @@ void DeviceLoans::OnReturned(const rpc::PeerInfo& lender, absl::Span<const uint6
     Returning& returning = returning_[lender.incarnation];
     returning.under_way = false;
     if (keep) {
-      returning.loans.insert(returning.loans.end(), loans.begin(), loans.end());
+      Append(ends.loans, returning.ends.loans);
+      Append(ends.offers, returning.ends.offers);
       return;
     }
-    if (returning.loans.empty() || !told.ok()) {
+    const bool all = returning.ends.loans.empty() && returning.ends.offers.empty();
+    if (all || !told.ok()) {
       returning_.erase(lender.incarnation);
       return;
     }

@@ -64,6 +64,9 @@ class DeviceLoans : public carrier::DescriptorUser,
   // ---- As a borrower. See Borrower.
   std::optional<v1::BorrowOffer> OfferTo(const rpc::PeerInfo& lender, Device* device)
       PSD_EXCLUDES(mutex_);
+  void Withdraw(const rpc::PeerInfo& lender, const v1::BorrowOffer& offer) {
+    borrower_->Withdraw(lender, offer);
+  }
   absl::StatusOr<Buffer> Borrow(const rpc::PeerInfo& lender, Device& device,
                                 const v1::LentBlock& block) {
     return borrower_->Borrow(lender, device, block);
@@ -79,16 +82,16 @@ class DeviceLoans : public carrier::DescriptorUser,
   Device* DeviceOf(const v1::BorrowOffer& offer) const { return lender_->DeviceOf(offer); }
   std::vector<v1::LentBlock> Lend(const v1::BorrowOffer& offer, absl::Span<const Buffer> buffers);
   // Remembers how a fetch of large tensors on devices was answered: `lent` of `wanted` tensors.
-  void NoteServed(Incarnation borrower, bool offered, size_t lent, size_t wanted)
+  // `offer` is null if the request had none.
+  void NoteServed(Incarnation borrower, const v1::BorrowOffer* offer, size_t lent, size_t wanted)
       PSD_EXCLUDES(mutex_);
-  // How the latest fetch was answered, for a status page. Empty if there was none.
+  // How the latest fetch was answered, and what the borrower's process has borrowed now, for a
+  // status page. Empty if there was none.
   std::string HowServed(Incarnation borrower) const PSD_EXCLUDES(mutex_);
   // To be called when the session of a worker has ended.
   void ForgetServed(Incarnation borrower) PSD_EXCLUDES(mutex_);
   void TakeBack(const v1::BorrowOffer& offer, absl::Span<const v1::LentBlock> blocks);
   std::vector<Lent> lent() const { return lender_->lent(); }
-  // Adds to RESOURCE_EXHAUSTED who has borrowed how much. Other results stay as they are.
-  absl::Status Explained(const absl::Status& status) const;
 
   // ---- carrier::DescriptorUser
   std::vector<carrier::NamedDescriptor> ForPeer(
@@ -101,10 +104,15 @@ class DeviceLoans : public carrier::DescriptorUser,
   // The most lenders for which it is remembered that the log says why their tensors are copied.
   static constexpr size_t kMostNoted = 1024;
 
-  // Loans that have ended, and whose lender does not know that yet.
+  // The numbers of loans that have ended, and of offers all of whose loans have.
+  struct Ends {
+    std::vector<uint64_t> loans;
+    std::vector<uint64_t> offers;
+  };
+  // Those that their lender does not know yet.
   struct Returning {
     std::string key;
-    std::vector<uint64_t> loans;
+    Ends ends;
     bool under_way = false;  // a message is
   };
 
@@ -114,8 +122,8 @@ class DeviceLoans : public carrier::DescriptorUser,
   void OnEnded(Borrower::Ended ended) PSD_EXCLUDES(mutex_);
   // Tells the lender which loans have ended, unless it is being told.
   void SendReturns(const rpc::PeerInfo& lender) PSD_EXCLUDES(mutex_);
-  void OnReturned(const rpc::PeerInfo& lender, absl::Span<const uint64_t> loans,
-                  const absl::Status& told) PSD_EXCLUDES(mutex_);
+  void OnReturned(const rpc::PeerInfo& lender, const Ends& ends, const absl::Status& told)
+      PSD_EXCLUDES(mutex_);
 
   const bool shares_;
   const std::shared_ptr<Logger> logger_;
@@ -128,7 +136,11 @@ class DeviceLoans : public carrier::DescriptorUser,
   mutable Mutex mutex_;  // leaf
   // By the incarnation of the lender.
   std::map<Incarnation, Returning> returning_ PSD_GUARDED_BY(mutex_);
-  std::map<Incarnation, std::string> served_ PSD_GUARDED_BY(mutex_);  // by borrower
+  struct Served {
+    std::string how;
+    std::string key;  // of the borrower's process; empty if it has shown none
+  };
+  std::map<Incarnation, Served> served_ PSD_GUARDED_BY(mutex_);  // by borrower
   // The reasons for which nothing was passed, and which the log has.
   RecentSet<std::string> not_passed_ PSD_GUARDED_BY(mutex_){kMostNoted};
   RecentSet<Incarnation> noted_ PSD_GUARDED_BY(mutex_){kMostNoted};

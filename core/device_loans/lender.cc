@@ -1,7 +1,9 @@
 #include "core/device_loans/lender.h"
 
+#include <iterator>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -97,7 +99,7 @@ std::vector<v1::LentBlock> Lender::Lend(const v1::BorrowOffer& offer,
   for (size_t i = 0; i < buffers.size(); ++i) {
     const Buffer& buffer = buffers[i];
     if (buffer.place().device() != device) continue;
-    const uint64_t loan = Add(offer.key(), *device, buffer);
+    const uint64_t loan = Add(offer, *device, buffer);
     if (loan == 0) break;
     const Block& whole = *buffer.block();
     absl::StatusOr<std::string> handle = device->sharing()->Export(whole);
@@ -116,9 +118,9 @@ std::vector<v1::LentBlock> Lender::Lend(const v1::BorrowOffer& offer,
   return lent;
 }
 
-uint64_t Lender::Add(const std::string& key, Device& device, const Buffer& buffer) {
+uint64_t Lender::Add(const v1::BorrowOffer& offer, Device& device, const Buffer& buffer) {
   MutexLock lock(mutex_);
-  const auto found = borrowers_.find(key);
+  const auto found = borrowers_.find(offer.key());
   if (found == borrowers_.end()) return 0;
   Borrower& borrower = found->second;
   size_t& bytes = borrower.bytes[&device];
@@ -126,11 +128,26 @@ uint64_t Lender::Add(const std::string& key, Device& device, const Buffer& buffe
   if (borrower.loans.size() >= kMostLoans || buffer.size() > most || bytes > most - buffer.size())
     return 0;
   bytes += buffer.size();
-  borrower.loans.emplace(++last_loan_, buffer);
+  borrower.loans.emplace(++last_loan_, Loan{buffer, offer.number()});
   return last_loan_;
 }
 
-void Lender::Return(absl::string_view key, absl::Span<const uint64_t> loans) {
+Lent Lender::Borrower::lent() const {
+  Lent all = {name, loans.size()};
+  for (const auto& [device, of_device] : bytes) all.bytes += of_device;
+  return all;
+}
+
+Buffer Lender::Borrower::Take(std::map<uint64_t, Loan>::iterator loan) {
+  Buffer buffer = std::move(loan->second.buffer);
+  bytes[buffer.place().device()] -= buffer.size();
+  loans.erase(loan);
+  return buffer;
+}
+
+void Lender::Return(absl::string_view key, absl::Span<const uint64_t> loans,
+                    absl::Span<const uint64_t> offers) {
+  const absl::flat_hash_set<uint64_t> of_offers(offers.begin(), offers.end());
   std::vector<Buffer> ended;  // destroyed after the lock is released
   MutexLock lock(mutex_);
   const auto found = borrowers_.find(key);
@@ -138,10 +155,13 @@ void Lender::Return(absl::string_view key, absl::Span<const uint64_t> loans) {
   Borrower& borrower = found->second;
   for (const uint64_t loan : loans) {
     const auto out = borrower.loans.find(loan);
-    if (out == borrower.loans.end()) continue;
-    borrower.bytes[out->second.place().device()] -= out->second.size();
-    ended.push_back(std::move(out->second));
-    borrower.loans.erase(out);
+    if (out != borrower.loans.end()) ended.push_back(borrower.Take(out));
+  }
+  if (of_offers.empty()) return;
+  for (auto out = borrower.loans.begin(); out != borrower.loans.end();) {
+    const auto next = std::next(out);
+    if (of_offers.contains(out->second.offer)) ended.push_back(borrower.Take(out));
+    out = next;
   }
 }
 
@@ -149,11 +169,15 @@ std::vector<Lent> Lender::lent() const {
   std::vector<Lent> all;
   MutexLock lock(mutex_);
   for (const auto& [key, borrower] : borrowers_) {
-    if (borrower.loans.empty()) continue;
-    Lent& one = all.emplace_back(Lent{borrower.name, borrower.loans.size()});
-    for (const auto& [device, bytes] : borrower.bytes) one.bytes += bytes;
+    if (!borrower.loans.empty()) all.push_back(borrower.lent());
   }
   return all;
+}
+
+Lent Lender::LentTo(absl::string_view key) const {
+  MutexLock lock(mutex_);
+  const auto found = borrowers_.find(key);
+  return found == borrowers_.end() ? Lent() : found->second.lent();
 }
 
 }  // namespace psd::device_loans

@@ -65,12 +65,15 @@ class Lender : public std::enable_shared_from_this<Lender> {
   // the buffers as long as they are held.
   std::vector<v1::LentBlock> Lend(const v1::BorrowOffer& offer, absl::Span<const Buffer> buffers)
       PSD_EXCLUDES(mutex_);
-  // Ends loans. Those that are not out, and loans of another key, are left alone: a repeated
-  // message may return a loan twice.
-  void Return(absl::string_view key, absl::Span<const uint64_t> loans) PSD_EXCLUDES(mutex_);
+  // Ends loans, and all loans of `offers`. Those that are not out, and loans of another key, are
+  // left alone: a repeated message may return a loan twice.
+  void Return(absl::string_view key, absl::Span<const uint64_t> loans,
+              absl::Span<const uint64_t> offers = {}) PSD_EXCLUDES(mutex_);
 
   // What each process has borrowed, without those that have nothing.
   std::vector<Lent> lent() const PSD_EXCLUDES(mutex_);
+  // What the process with this key has borrowed.
+  Lent LentTo(absl::string_view key) const PSD_EXCLUDES(mutex_);
 
  private:
   struct Shown {
@@ -78,11 +81,19 @@ class Lender : public std::enable_shared_from_this<Lender> {
     uint32_t number = 0;  // among the devices of this worker
     std::shared_ptr<const UniqueFd> fd;
   };
+  struct Loan {
+    Buffer buffer;
+    uint64_t offer = 0;  // its number
+  };
   struct Borrower {
     std::weak_ptr<carrier::HostProcess> process;  // lives as long as it is watched
     std::string name;
-    std::map<uint64_t, Buffer> loans;
+    std::map<uint64_t, Loan> loans;
     absl::flat_hash_map<Device*, size_t> bytes;  // of the loans
+
+    Lent lent() const;
+    // Takes out a loan.
+    Buffer Take(std::map<uint64_t, Loan>::iterator loan);
   };
   using Borrowers = absl::flat_hash_map<std::string, Borrower>;
 
@@ -90,7 +101,8 @@ class Lender : public std::enable_shared_from_this<Lender> {
   std::string KeyOf(const std::shared_ptr<carrier::HostProcess>& process) PSD_EXCLUDES(mutex_);
   void OnEnded(const std::string& key) PSD_EXCLUDES(mutex_);
   // Returns 0 if the key is not known or there is no room.
-  uint64_t Add(const std::string& key, Device& device, const Buffer& buffer) PSD_EXCLUDES(mutex_);
+  uint64_t Add(const v1::BorrowOffer& offer, Device& device, const Buffer& buffer)
+      PSD_EXCLUDES(mutex_);
 
   const Incarnation incarnation_;
   const std::vector<std::shared_ptr<Device>> devices_;  // shared with the worker

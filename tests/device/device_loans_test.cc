@@ -159,8 +159,11 @@ TEST_P(DeviceLoansTest, WhoGivesUpAPullBorrowsNothing) {
   {
     const testing::Stall stall(world_.owners_device());
     CallOptions soon = world_.there();
-    soon.timeout = absl::Milliseconds(200);
-    const absl::Status late = world_.trainer()->Pull({w}, soon).status();
+    soon.timeout = absl::Seconds(2);
+    const Future<Values> pull = world_.trainer()->ToHereAsync({w}, soon);
+    while (world_.BytesLent() == 0 && !pull.IsReady()) std::this_thread::yield();
+    EXPECT_FALSE(pull.IsReady()) << "nothing was lent in time";
+    const absl::Status late = pull.Wait().status();
     EXPECT_EQ(late.code(), absl::StatusCode::kDeadlineExceeded) << late;
   }
   world_.AwaitNothingLent();

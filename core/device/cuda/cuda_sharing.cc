@@ -83,7 +83,10 @@ class CudaSharing::Mapped {
                                             " bytes, and one of ", bytes, " is asked for"));
     PSD_RETURN_IF_ERROR(context_->Enter());
     MutexLock lock(mutex_);
-    if (const auto found = mapped_.find(handle); found != mapped_.end()) {
+    if (const auto found = mapped_.find(NameIn(handle)); found != mapped_.end()) {
+      if (found->second.bytes != bytes)
+        return BadHandle(device, absl::StrCat("names a block that is mapped with ",
+                                              found->second.bytes, " bytes, not ", bytes));
       ++found->second.users;
       return found->second.address;
     }
@@ -91,7 +94,7 @@ class CudaSharing::Mapped {
     const int error = cudaMemPoolImportPointer(&address, pool_, &parsed.block);
     PSD_RETURN_IF_ERROR(Judged(context_->Check(error, "cudaMemPoolImportPointer"), device,
                                "a block", "pass the handle of a block that is not freed"));
-    mapped_[std::string(handle)] = {static_cast<std::byte*>(address), 1};
+    mapped_[std::string(NameIn(handle))] = {static_cast<std::byte*>(address), bytes, 1};
     return static_cast<std::byte*>(address);
   }
 
@@ -99,7 +102,7 @@ class CudaSharing::Mapped {
   // free it only then. Requires: no work uses the block, or the device is lost.
   void Unmap(const std::string& handle) {
     MutexLock lock(mutex_);
-    const auto found = mapped_.find(handle);
+    const auto found = mapped_.find(NameIn(handle));
     if (--found->second.users > 0) return;
     std::byte* const address = found->second.address;
     mapped_.erase(found);
@@ -114,14 +117,20 @@ class CudaSharing::Mapped {
  private:
   struct Block {
     std::byte* address = nullptr;
+    size_t bytes = 0;
     size_t users = 0;
   };
+
+  // CUDA's name of the block.
+  static absl::string_view NameIn(absl::string_view handle) {
+    return handle.substr(0, sizeof(cudaMemPoolPtrExportData));
+  }
 
   const std::shared_ptr<CudaContext> context_;  // shared by the device's parts and events
   const cudaMemPool_t pool_;
   const cudaStream_t freeing_;  // frees blocks, and does nothing else
   Mutex mutex_;                 // before: CudaContext
-  std::map<std::string, Block, std::less<>> mapped_ PSD_GUARDED_BY(mutex_);  // by handle
+  std::map<std::string, Block, std::less<>> mapped_ PSD_GUARDED_BY(mutex_);  // by name
 };
 
 class CudaSharing::ImportedBlock : public Block {

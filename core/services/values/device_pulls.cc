@@ -71,7 +71,7 @@ bool DevicePulls::HasRoom(const rpc::ServerCall& call) const {
 
 std::function<void()> DevicePulls::LeaveOut(rpc::ServerCall& call, rpc::Contents& answer,
                                             const std::vector<Tensor>& tensors,
-                                            const v1::BorrowOffer* offer) {
+                                            const v1::BorrowOffer* offer, bool may_lend) {
   v1::LeftOut left_out;
   auto pull = std::make_shared<std::vector<Buffer>>();
   for (size_t i = 0; i < answer.payload.buffers.size(); ++i) {
@@ -87,8 +87,8 @@ std::function<void()> DevicePulls::LeaveOut(rpc::ServerCall& call, rpc::Contents
   if (pull->empty()) return [] {};
   std::function<void()> take_back = [] {};
   std::vector<v1::LentBlock> lent;
-  if (offer != nullptr) lent = loans_.Lend(*offer, *pull);
-  loans_.NoteServed(call.caller().incarnation, offer != nullptr, lent.size(), pull->size());
+  if (offer != nullptr && may_lend) lent = loans_.Lend(*offer, *pull);
+  loans_.NoteServed(call.caller().incarnation, offer, lent.size(), pull->size());
   if (!lent.empty()) {
     for (const v1::LentBlock& block : lent) *left_out.add_lent() = block;
     take_back = [this, offer = *offer, lent = std::move(lent)] { loans_.TakeBack(offer, lent); };

@@ -57,12 +57,12 @@ class DevicePulls {
   bool HasRoom(const rpc::ServerCall& call) const PSD_EXCLUDES(mutex_);
   // Takes the buffers on devices out of the answer to `call`, and adds an attachment that names
   // them. They are those of `tensors`, in order, which alone keeps their elements alive. Does
-  // nothing if there are none. With `offer`, lends those of them that may be lent; then the answer
-  // may be sent only when the work that writes them is done. Returns a function that takes back
-  // what was done here, for an answer that is not sent.
+  // nothing if there are none. If `offer` is not null and `may_lend`, lends those of them that may
+  // be lent; then the answer may be sent only when the work that writes them is done. Returns a
+  // function that takes back what was done here, for an answer that is not sent.
   std::function<void()> LeaveOut(rpc::ServerCall& call, rpc::Contents& answer,
-                                 const std::vector<Tensor>& tensors, const v1::BorrowOffer* offer)
-      PSD_EXCLUDES(mutex_);
+                                 const std::vector<Tensor>& tensors, const v1::BorrowOffer* offer,
+                                 bool may_lend) PSD_EXCLUDES(mutex_);
   // Answers with one piece. If there is no pinned memory for it, or the session has as many pieces
   // there as it may, it is copied to other memory, and this thread waits for that. Errors:
   // NOT_FOUND for a pull that has ended; INVALID_ARGUMENT for bytes that were not left out; those

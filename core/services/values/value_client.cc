@@ -485,9 +485,17 @@ Future<rpc::Reply> ValueService::SendFetch(const std::string& owner, const std::
     if (!attachment.ok()) return Result::Ready(attachment.status());
     request.attachments.push_back(*std::move(attachment));
   }
-  return rpc::Ask(uses_.agent, kValueFetch,
-                  {owner, rrefs[0].body()->owner_incarnation(), /*session_bound=*/true},
-                  std::move(request), options);
+  const Result fetched =
+      rpc::Ask(uses_.agent, kValueFetch,
+               {owner, rrefs[0].body()->owner_incarnation(), /*session_bound=*/true},
+               std::move(request), options);
+  if (message.has_borrow()) {
+    fetched.OnReady([loans = uses_.loans, lender,
+                     offer = message.borrow()](const absl::StatusOr<rpc::Reply>& reply) {
+      if (!reply.ok()) loans->Withdraw(lender, offer);
+    });
+  }
+  return fetched;
 }
 
 }  // namespace psd::services

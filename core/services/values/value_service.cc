@@ -342,9 +342,7 @@ absl::StatusOr<ValueService::Read> ValueService::ReadGroup(rpc::ServerCall& call
     const bool in_pieces = group.on_device && request.in_pieces() && pulls_.HasRoom(call);
     PinnedForPieces held;
     if (in_pieces) {
-      absl::StatusOr<PinnedForPieces> pinned = PinForPieces(group.parameters);
-      if (!pinned.ok()) return uses_.loans->Explained(pinned.status());
-      held = *std::move(pinned);
+      PSD_ASSIGN_OR_RETURN(held, PinForPieces(group.parameters));
     } else {
       PSD_ASSIGN_OR_RETURN(held.pinned,
                            store::Parameter::PinTogether(group.parameters, group.keeper));
@@ -354,8 +352,8 @@ absl::StatusOr<ValueService::Read> ValueService::ReadGroup(rpc::ServerCall& call
     if (!in_pieces) return read;
     const v1::BorrowOffer* const offer = request.has_borrow() ? &request.borrow() : nullptr;
     if (offer != nullptr) read.after = BehindWrites(held.on_devices, uses_.loans->DeviceOf(*offer));
-    read.take_back = pulls_.LeaveOut(call, read.reply, held.on_devices,
-                                     read.after.event != nullptr ? offer : nullptr);
+    read.take_back = pulls_.LeaveOut(call, read.reply, held.on_devices, offer,
+                                     /*may_lend=*/read.after.event != nullptr);
     return read;
   }
   if (request.versions()) {

@@ -144,6 +144,21 @@ TEST_F(LenderTest, OthersCannotReturnALoan) {
   EXPECT_EQ(loans(), 1u);
 }
 
+TEST_F(LenderTest, AllLoansOfAnOfferAreReturnedTogether) {
+  v1::BorrowOffer offer = OfferOf(Show(process_));
+  offer.set_number(7);
+  EXPECT_THAT(lender_->Lend(offer, {NewBuffer(10), NewBuffer(20)}), SizeIs(2));
+  offer.set_number(8);
+  EXPECT_THAT(lender_->Lend(offer, {NewBuffer(40)}), SizeIs(1));
+  lender_->Return(OfferOf(Show(std::make_shared<carrier::HostProcess>("another"))).key(), {}, {7});
+  EXPECT_EQ(loans(), 3u);
+  for (int times = 0; times < 2; ++times) {
+    lender_->Return(offer.key(), {}, {7, 9});
+    EXPECT_EQ(loans(), 1u);
+    EXPECT_EQ(lender_->lent()[0].bytes, 40u);
+  }
+}
+
 TEST_F(LenderTest, TheEndOfAProcessEndsItsLoansAndNoOthers) {
   const v1::BorrowOffer offer = OfferOf(Show(process_));
   const auto other = std::make_shared<carrier::HostProcess>("process 3 of user 2");
