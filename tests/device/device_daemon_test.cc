@@ -109,7 +109,7 @@ TEST(SharedDeviceDaemonTest, ATrainerReadsTheDaemonsMemoryInPlace) {
   std::string how;
   for (const v1::PeerState& peer : status.peers())
     if (peer.name() == "trainer") how = peer.device_memory();
-  EXPECT_EQ(how, "in place");
+  EXPECT_EQ(how, "in place; its process has borrowed 4000000 bytes in 1 blocks");
   crash::Process psctl({"tools/cli/psctl", "status", "--address", daemon.address().address});
   EXPECT_THAT(psctl.WaitForLine("trainer "), HasSubstr("in place"));
 
