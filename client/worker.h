@@ -80,6 +80,11 @@ struct WorkerOptions {
   // Whether messages to and from workers of the same host and user go through shared memory, if
   // both ends allow it and it is possible. Otherwise they use the network, and the log says why.
   bool shared_memory = true;
+  // Whether this worker and workers of the same host read each other's memory on a device that both
+  // use in place, instead of copying it. Both ends must allow it and exchange messages through
+  // shared memory. A process that reads such memory can also write to it, so allow it only between
+  // workers that trust each other. The default is no.
+  bool share_devices = false;
   // Leases, retry window and pauses between attempts to connect; see core/rpc/session_options.h.
   // Its `memory` is set by the worker.
   rpc::SessionOptions session;

@@ -23,10 +23,13 @@ class PeerDeviceMemory {
   PeerDeviceMemory& operator=(const PeerDeviceMemory&) = delete;
 
   // Maps the block of `bytes` bytes that the other process calls `handle` (DeviceSharing::Export).
-  // Its place is the device of this process, and it counts in no budget. It must be read only.
-  // Once the block has been destroyed and no work of this device uses it any more
-  // (Stream::AlsoUses), or the device is lost, it is unmapped, and `released` is called once, on
-  // any thread without a lock. If an error is returned, `released` is not called. Errors:
+  // Its place is the device of this process, and it counts in no budget. It must be read only. The
+  // CurrentStream of the thread counts as its user, as if it had been allocated there. A block may
+  // be imported again while it is mapped.
+  // After the block has been destroyed, and its users have done the work that they had then
+  // (Stream::AlsoUses) or the device was lost, it is unmapped unless it was imported again. Then
+  // `released` is called once, on any thread without a lock. It does not wait for a device. If an
+  // error is returned, `released` is not called. Errors:
   // INVALID_ARGUMENT naming the device if the handle cannot be one of `bytes` bytes of this memory;
   // RESOURCE_EXHAUSTED if the system refuses; UNAVAILABLE if the device is lost.
   virtual absl::StatusOr<std::shared_ptr<Block>> Import(absl::string_view handle, size_t bytes,

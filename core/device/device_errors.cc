@@ -54,6 +54,12 @@ absl::Status UnknownBlock(absl::string_view device, const Block& block) {
       "copy it with CopyFrom");
 }
 
+absl::Status NotToBeExported(absl::string_view device) {
+  return WithRemedy(absl::UnimplementedError(absl::StrCat(
+                        device, " does not pass on a block that another process has allocated")),
+                    "let that process export it, or copy it to a block of this device first");
+}
+
 absl::Status OtherKindOfEvent(absl::string_view stream) {
   return WithRemedy(absl::InvalidArgumentError(absl::StrCat(
                         stream, " cannot wait for an event of another kind of device")),

@@ -36,6 +36,9 @@ absl::Status NotPinned(absl::string_view operation, absl::string_view stream,
 // INVALID_ARGUMENT: a stream of the device called `device` does not know `block`.
 absl::Status UnknownBlock(absl::string_view device, const Block& block);
 
+// UNIMPLEMENTED: the device called `device` does not pass on a block that it has imported itself.
+absl::Status NotToBeExported(absl::string_view device);
+
 // INVALID_ARGUMENT: the stream called `stream` cannot wait for an event of another kind of device.
 absl::Status OtherKindOfEvent(absl::string_view stream);
 

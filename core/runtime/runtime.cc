@@ -13,7 +13,9 @@
 #include "core/base/status.h"
 #include "core/base/worker_name.h"
 #include "core/carrier/grpc/grpc_factory.h"
+#include "core/carrier/passed_descriptors.h"
 #include "core/carrier/shm/host_factory.h"
+#include "core/device_loans/device_loans.h"
 #include "core/dist_autograd/exchange.h"
 #include "core/rref/creation_gate.h"
 #include "core/runtime/function_host.h"
@@ -32,11 +34,13 @@
 namespace psd::worker {
 namespace {
 
-absl::StatusOr<std::shared_ptr<carrier::Carrier>> DefaultCarrier(const RuntimeOptions& options) {
+absl::StatusOr<std::shared_ptr<carrier::Carrier>> DefaultCarrier(
+    const RuntimeOptions& options, std::shared_ptr<carrier::DescriptorUser> descriptors) {
   carrier::GrpcCarrierOptions grpc;
   grpc.memory = options.memory;
   grpc.start_threads = options.listen.empty();
-  return carrier::NewHostCarrier(grpc, options.shared_memory, options.logger);
+  return carrier::NewHostCarrier(grpc, options.shared_memory, options.logger,
+                                 std::move(descriptors));
 }
 
 absl::Status CheckAddresses(const RuntimeOptions& options) {
@@ -81,9 +85,6 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Create(RuntimeOptions options)
   if (options.operators == nullptr) options.operators = OperatorRegistry::Builtin();
   if (options.memory == nullptr)
     options.memory = NewWorkerBudget(0, options.shared_memory, options.logger);
-  if (options.carrier == nullptr) {
-    PSD_ASSIGN_OR_RETURN(options.carrier, DefaultCarrier(options));
-  }
   std::unique_ptr<Runtime> runtime(new Runtime(std::move(options)));
   PSD_RETURN_IF_ERROR(runtime->Assemble());
   return runtime;
@@ -102,6 +103,16 @@ Helpers Runtime::StepHelpers() const {
 }
 
 absl::Status Runtime::Assemble() {
+  loans_ = device_loans::DeviceLoans::Create(
+      ids_.incarnation(),
+      options_.share_devices ? options_.devices : std::vector<std::shared_ptr<Device>>(),
+      options_.logger);
+  if (options_.carrier == nullptr) {
+    const auto descriptors = options_.share_devices ? loans_ : nullptr;
+    PSD_ASSIGN_OR_RETURN(options_.carrier, options_.new_carrier != nullptr
+                                               ? options_.new_carrier(descriptors)
+                                               : DefaultCarrier(options_, descriptors));
+  }
   ThreadPoolOptions pool;
   pool.purpose = "functions and steps";
   pool.threads = options_.threads;
@@ -129,6 +140,7 @@ absl::Status Runtime::Assemble() {
   agent.timers = timers_;
   agent.logger = options_.logger;
   PSD_ASSIGN_OR_RETURN(agent_, rpc::RpcAgent::Create(std::move(agent)));
+  loans_->Serve(*agent_);
 
   std::vector<Device*> devices;
   for (const std::shared_ptr<Device>& each : options_.devices) devices.push_back(each.get());
@@ -153,10 +165,10 @@ absl::Status Runtime::Assemble() {
   creations_ = std::make_unique<rref::CreationGate>(*rrefs_, *options_.clock, *timers_);
   exchange_ = std::make_unique<dist_autograd::Exchange>(agent_->self(), *rrefs_, *autograd_);
   programs_ = std::make_unique<program::ProgramCache>(options_.program_cache_entries, pool.memory);
-  values_ = std::make_unique<services::ValueService>(
-      services::ValueService::Uses{*agent_, *store_, *changes_, *rrefs_, *creations_, *autograd_,
-                                   *exchange_, *options_.operators, options_.program_limits,
-                                   *executor_, continuations_, *completions_, *options_.clock});
+  values_ = std::make_unique<services::ValueService>(services::ValueService::Uses{
+      *agent_, *store_, *changes_, *rrefs_, *creations_, *autograd_, *exchange_,
+      *options_.operators, options_.program_limits, *executor_, continuations_, *completions_,
+      *options_.clock, loans_});
   function_host_ = std::make_shared<RuntimeFunctionHost>(*this, agent_->self());
   calls_ = std::make_unique<services::CallService>(services::CallService::Uses{
       *agent_, *store_, *rrefs_, *creations_, *exchange_, *options_.operators,
@@ -182,7 +194,7 @@ absl::Status Runtime::Assemble() {
       services::InfoService::Uses{*agent_, options_.registrar});
   status_ = std::make_unique<services::StatusService>(services::StatusService::Uses{
       *agent_, *store_, *rrefs_, *autograd_, *programs_, *options_.memory, *executor_, *peers_,
-      *options_.clock, address_});
+      *options_.clock, address_, *loans_});
   ReleaseUnusedLater();
   return absl::OkStatus();
 }
@@ -203,6 +215,7 @@ void Runtime::ReleaseUnusedLater() {
 Runtime::~Runtime() {
   Shutdown(absl::ZeroDuration());
   if (function_host_ != nullptr) function_host_->Close();
+  if (loans_ != nullptr) loans_->Close();
 }
 
 absl::StatusOr<std::string> Runtime::Start() {

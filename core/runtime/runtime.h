@@ -27,6 +27,7 @@
 #include "core/base/timer.h"
 #include "core/base/work_threads.h"
 #include "core/carrier/carrier.h"
+#include "core/carrier/passed_descriptors.h"
 #include "core/change/changes.h"
 #include "core/change/journal.h"
 #include "core/checkpoint/checkpoint_root.h"
@@ -42,6 +43,10 @@
 #include "core/rref/rref_context.h"
 #include "core/services/calls/functions.h"
 #include "core/store/store.h"
+
+namespace psd::device_loans {
+class DeviceLoans;
+}  // namespace psd::device_loans
 
 namespace psd::services {
 class CallService;
@@ -89,9 +94,19 @@ struct RuntimeOptions {
   // ends must allow it. If so, large results of operators in this process are allocated where such
   // workers can read them (ResultMemory), and so should `memory` be (NewWorkerBudget).
   bool shared_memory = true;
+  // Whether workers of the same host that use the same devices read this worker's memory there in
+  // place, and this worker reads theirs. Both ends must allow it and share memory. A process that
+  // reads such memory can also write to it, so only workers that trust each other may do this. Has
+  // no effect with a `carrier`.
+  bool share_devices = false;
   // The carrier that moves messages. If it is null, the worker makes one: gRPC, with shared memory
   // if `shared_memory` says so.
   std::shared_ptr<carrier::Carrier> carrier;
+  // Makes the carrier if `carrier` is null and this is set. The argument is for
+  // carrier::NewHostCarrier; null if this worker passes no descriptors.
+  std::function<absl::StatusOr<std::shared_ptr<carrier::Carrier>>(
+      std::shared_ptr<carrier::DescriptorUser>)>
+      new_carrier;
   // The folder below which this worker may write its own files of a save; null if it never does.
   // Shared by the workers of this process that use it.
   std::shared_ptr<checkpoint::CheckpointRoot> checkpoint_root;
@@ -157,6 +172,7 @@ class Runtime {
   TimerQueue& timers() { return *timers_; }
   Logger& logger() { return *options_.logger; }
   IdSource& ids() { return ids_; }
+  device_loans::DeviceLoans& loans() { return *loans_; }
 
   services::ValueService& values() { return *values_; }
   services::CallService& calls() { return *calls_; }
@@ -181,6 +197,8 @@ class Runtime {
   std::optional<ResultMemoryScope> results_;  // if memory is shared
   IdSource ids_;
   std::string address_;
+  // Shared with the carrier and with blocks that were borrowed.
+  std::shared_ptr<device_loans::DeviceLoans> loans_;
   std::unique_ptr<CompletionThreads> completions_;
   std::shared_ptr<WorkThreads> executor_;      // shared with the agent
   std::shared_ptr<ThreadPool> continuations_;  // shared with futures that users hold

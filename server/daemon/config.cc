@@ -290,6 +290,12 @@ constexpr ConfigField kFields[] = {
      "for developing without a GPU: it has 1GiB if no size is given, takes ordinary memory in "
      "addition to memory_budget, and is slow. cuda:N needs a psd that was built with CUDA devices.",
      ParseDevices, PrintDevices},
+    {"share_devices", "bool", "true or false",
+     "Let workers of the same host and user that use the same devices read this owner's memory "
+     "there in place, and read theirs, if they allow it too and messages go through shared memory. "
+     "A process that reads such memory can also write to it, so use this only with trainers that "
+     "you trust.",
+     ParseBoolField<&C::share_devices>, PrintBool<&C::share_devices>},
     {"checkpoint_root", "folder", "empty, or an absolute path",
      "The folder below which this owner writes its own files of a save. The worker that saves must "
      "see the same folder at the same path: on one host, or on a file system that both mount. If "

@@ -46,7 +46,8 @@ struct DaemonConfig {
   size_t memory_budget_bytes = 0;
   int daemons_on_host = 1;
   std::vector<DeviceConfig> devices;  // no two have the same name
-  std::string checkpoint_root;        // if empty, this owner writes no files
+  bool share_devices = false;
+  std::string checkpoint_root;  // if empty, this owner writes no files
   int threads = 4;
   int max_queued_functions = 10'000;
   absl::Duration lease = absl::Seconds(10);

@@ -24,17 +24,18 @@ namespace {
 constexpr size_t kEmulatedBudgetBytes = size_t{1} << 30;
 
 #ifdef PSD_CUDA
-absl::StatusOr<std::shared_ptr<Device>> OpenCuda(const DeviceConfig& device) {
+absl::StatusOr<std::shared_ptr<Device>> OpenCuda(const DeviceConfig& device, bool shareable) {
   CudaDeviceOptions options;
   options.index = device.number;
   options.budget_bytes = device.budget_bytes;
+  options.shareable = shareable;
   options.kernels = cuda::OperatorKernels();
   options.kernels.Add(cuda::OptimKernels());
   options.kernels.Add(cuda::RowKernels());
   return OpenCudaDevice(options);
 }
 #else
-absl::StatusOr<std::shared_ptr<Device>> OpenCuda(const DeviceConfig& device) {
+absl::StatusOr<std::shared_ptr<Device>> OpenCuda(const DeviceConfig& device, bool /*shareable*/) {
   return WithRemedy(absl::UnimplementedError(absl::StrCat(device.name(),
                                                           " cannot be opened, because this psd was "
                                                           "built without CUDA devices")),
@@ -44,12 +45,13 @@ absl::StatusOr<std::shared_ptr<Device>> OpenCuda(const DeviceConfig& device) {
 
 // Opens all devices of `specs`, which are emulated, as one group. There may be none.
 absl::StatusOr<std::vector<std::shared_ptr<EmulatedDevice>>> OpenEmulated(
-    absl::Span<const EmulatedDeviceSpec> specs) {
+    absl::Span<const EmulatedDeviceSpec> specs, bool shareable) {
   if (specs.empty()) return std::vector<std::shared_ptr<EmulatedDevice>>();
   EmulatedDeviceOptions options;
   options.kernels = emulated::OperatorKernels();
   options.kernels.Add(emulated::OptimKernels());
   options.kernels.Add(emulated::RowKernels());
+  options.shareable = shareable;
   options.most_blocks /= specs.size();  // together they must not exceed the process's mappings
   return EmulatedDevice::Create(specs, options);
 }
@@ -57,19 +59,19 @@ absl::StatusOr<std::vector<std::shared_ptr<EmulatedDevice>>> OpenEmulated(
 }  // namespace
 
 absl::StatusOr<std::vector<std::shared_ptr<Device>>> OpenDevices(
-    absl::Span<const DeviceConfig> configured) {
+    absl::Span<const DeviceConfig> configured, bool shareable) {
   std::vector<std::shared_ptr<Device>> devices;
   std::vector<EmulatedDeviceSpec> specs;
   for (const DeviceConfig& device : configured) {
     if (device.kind == DeviceConfig::Kind::kCuda) {
-      PSD_ASSIGN_OR_RETURN(devices.emplace_back(), OpenCuda(device));
+      PSD_ASSIGN_OR_RETURN(devices.emplace_back(), OpenCuda(device, shareable));
       continue;
     }
     devices.push_back(nullptr);  // its place
     specs.push_back(
         {device.number, device.budget_bytes != 0 ? device.budget_bytes : kEmulatedBudgetBytes});
   }
-  PSD_ASSIGN_OR_RETURN(const auto emulated, OpenEmulated(specs));
+  PSD_ASSIGN_OR_RETURN(const auto emulated, OpenEmulated(specs, shareable));
   auto next = emulated.begin();
   for (std::shared_ptr<Device>& device : devices)
     if (device == nullptr) device = *next++;

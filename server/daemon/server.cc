@@ -14,6 +14,7 @@
 #include "core/base/status.h"
 #include "core/carrier/grpc/grpc_factory.h"
 #include "core/carrier/grpc/grpc_server_hook.h"
+#include "core/carrier/passed_descriptors.h"
 #include "core/carrier/shm/host_factory.h"
 #include "core/checkpoint/checkpoint_root.h"
 #include "core/runtime/worker_memory.h"
@@ -45,12 +46,13 @@ void LogLost(Logger& logger, const Device& device, const absl::Status& why) {
 
 absl::StatusOr<std::shared_ptr<carrier::Carrier>> MakeCarrier(
     std::shared_ptr<carrier::GrpcServerHook> hook, std::shared_ptr<MemoryBudget> memory,
-    bool shared_memory, const std::shared_ptr<Logger>& logger) {
+    bool shared_memory, const std::shared_ptr<Logger>& logger,
+    std::shared_ptr<carrier::DescriptorUser> descriptors) {
   carrier::GrpcCarrierOptions options;
   options.memory = std::move(memory);
   options.server_hook = std::move(hook);
   options.on_refusing = [logger](const absl::Status& why) { LogRefusing(*logger, why); };
-  return carrier::NewHostCarrier(options, shared_memory, logger);
+  return carrier::NewHostCarrier(options, shared_memory, logger, std::move(descriptors));
 }
 
 worker::RuntimeOptions ToRuntimeOptions(const DaemonConfig& config, ServerExtensions extensions,
@@ -64,6 +66,7 @@ worker::RuntimeOptions ToRuntimeOptions(const DaemonConfig& config, ServerExtens
   options.memory =
       worker::NewWorkerBudget(config.memory_budget_bytes, config.shared_memory, logger);
   options.shared_memory = config.shared_memory;
+  options.share_devices = config.share_devices;
   options.session.lease = config.lease;
   options.session.retry_window = config.retry_window;
   options.registrar = config.IsRegistrar() ? config.name : config.registrar_name;
@@ -124,9 +127,12 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const DaemonConfig& confi
   std::unique_ptr<Server> server(new Server(config));
   if (logger == nullptr) logger = NewNullLogger();
   worker::RuntimeOptions options = ToRuntimeOptions(config, std::move(extensions), logger);
-  PSD_ASSIGN_OR_RETURN(options.devices, OpenDevices(config.devices));
-  PSD_ASSIGN_OR_RETURN(options.carrier, MakeCarrier(server->grpc_services_, options.memory,
-                                                    config.shared_memory, logger));
+  PSD_ASSIGN_OR_RETURN(options.devices, OpenDevices(config.devices, config.share_devices));
+  options.new_carrier = [hook = server->grpc_services_, memory = options.memory,
+                         shared_memory = config.shared_memory,
+                         logger](std::shared_ptr<carrier::DescriptorUser> descriptors) {
+    return MakeCarrier(hook, memory, shared_memory, logger, std::move(descriptors));
+  };
   if (!config.checkpoint_root.empty()) {
     PSD_ASSIGN_OR_RETURN(options.checkpoint_root,
                          checkpoint::CheckpointRoot::Open(config.checkpoint_root));

@@ -158,6 +158,7 @@ void Daemon::Start() {
                   options_.registrar, "--lease", absl::FormatDuration(options_.lease),
                   "--checkpoint_root", options_.checkpoint_root, "--memory_budget",
                   options_.memory_budget, "--devices", options_.devices, "--log_level", "error"});
+  if (options_.share_devices) command.push_back("--share_devices=true");
   process_ = std::make_unique<Process>(command);
   const std::string ready =
       process_->WaitForLine(absl::StrCat("psd ", options_.name, " ready at "));

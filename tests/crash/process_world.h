@@ -63,9 +63,10 @@ struct DaemonOptions {
   std::string listen = "127.0.0.1:0";
   std::string registrar{};  // "name=address"; if empty, the daemon is the registrar
   absl::Duration lease = absl::Seconds(10);
-  std::string checkpoint_root{};      // empty: none
-  std::string memory_budget = "0";    // as the daemon's flag
-  std::string devices{};              // as the daemon's flag
+  std::string checkpoint_root{};    // empty: none
+  std::string memory_budget = "0";  // as the daemon's flag
+  std::string devices{};            // as the daemon's flag
+  bool share_devices = false;
   std::vector<std::string> runner{};  // a command in front of the daemon's command line; or empty
 };
 

@@ -10,6 +10,7 @@
 #include "proto/psd/v1/status.pb.h"
 #include "tests/client/test_world.h"
 #include "tests/crash/process_world.h"
+#include "tests/device/test_device.h"
 
 namespace psd {
 namespace {
@@ -78,6 +79,44 @@ TEST_F(DeviceDaemonTest, AParameterThereIsSteppedAndPulledLikeOneOfTheCpu) {
   optimizer.reset();
   trainer_.reset();
   EXPECT_EQ(daemon_.process().Terminate(), 0);
+}
+
+// The trainer and the daemon are two processes on one device.
+TEST(SharedDeviceDaemonTest, ATrainerReadsTheDaemonsMemoryInPlace) {
+  crash::DaemonOptions shared = With("emu:0=64MiB");
+  shared.share_devices = true;
+  crash::Daemon daemon(shared);
+  WorkerOptions options;
+  options.name = "trainer";
+  options.owners = {daemon.address()};
+  options.devices = {testing::NewSharedTestDevice(/*seed=*/0)};
+  options.share_devices = true;
+  const auto trainer = Must(Worker::Start(options));
+  CreateOptions on_device;
+  on_device.device = "emu:0";
+  const RRef w = Must(trainer->GetOrCreate("owner0", "w", Full({1'000'000}, 3), on_device));
+  CallOptions there;
+  there.device = "emu:0";
+  Tensor pulled = Must(trainer->Pull({w}, there))[0].elements;
+  EXPECT_EQ(options.devices[0]->used_bytes(), 0u);
+  const auto first = [&pulled] { return Elements(Must(pulled.ToHost()))[0]; };
+  EXPECT_EQ(first(), 3);
+  for (int i = 0; i < 3; ++i)
+    Must(trainer->Assign(w, Must(Tensor::Full({1'000'000}, DType::kF32, 7))));
+  EXPECT_EQ(first(), 3);
+
+  const v1::WorkerStatus status = Must(crash::StatusOf(*trainer, "owner0"));
+  std::string how;
+  for (const v1::PeerState& peer : status.peers())
+    if (peer.name() == "trainer") how = peer.device_memory();
+  EXPECT_EQ(how, "in place; its process has borrowed 4000000 bytes in 1 blocks");
+  crash::Process psctl({"tools/cli/psctl", "status", "--address", daemon.address().address});
+  EXPECT_THAT(psctl.WaitForLine("trainer "), HasSubstr("in place"));
+
+  // The trainer goes on after the end of the daemon.
+  daemon.process().Kill();
+  EXPECT_EQ(first(), 3);
+  pulled = Tensor();
 }
 
 }  // namespace

@@ -87,6 +87,24 @@ TEST_P(StepsUnderWayTest, AStepFailsWhenItsDeviceIsLostMeanwhile) {
   ExpectElements(b, Full(4));
 }
 
+// Nobody would see how its work ends, so what it has written is not to be trusted.
+TEST_P(StepsUnderWayTest, AStepWhoseEndCannotBeSeenLosesItsDevice) {
+  Answer first, refused, later;
+  Step(*optimizer_, first);
+  Await(first);
+  EXPECT_TRUE(first.result.ok()) << first.result.status();
+  device().RefuseEvent(1);
+  Step(*optimizer_, refused);
+  Await(refused);
+  EXPECT_FALSE(refused.result.ok());
+  EXPECT_EQ(device().health().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(w_->parameter->Pin().status(), device().health());
+  Step(*optimizer_, later);
+  Await(later);
+  ExpectLost(later, "the end of a step could not be seen: emu:0 refused to record an event");
+  EXPECT_EQ(journal_->count<optim::StepChange>(), 1u);
+}
+
 // The journal then ends the names first, and its replay steps a value without a name.
 TEST_P(StepsUnderWayTest, DropsMeanwhileAreNoHindrance) {
   Answer answer;

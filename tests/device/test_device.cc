@@ -9,6 +9,18 @@
 #include "core/device_kernels/emulated/row_kernels.h"
 
 namespace psd::testing {
+namespace {
+
+std::vector<std::shared_ptr<EmulatedDevice>> Create(int count, EmulatedDeviceOptions options) {
+  options.kernels = emulated::OperatorKernels();
+  options.kernels.Add(emulated::OptimKernels());
+  options.kernels.Add(emulated::RowKernels());
+  auto devices = EmulatedDevice::Create(count, options);
+  PSD_CHECK(devices.ok(), devices.status().message());
+  return *std::move(devices);
+}
+
+}  // namespace
 
 std::vector<std::shared_ptr<EmulatedDevice>> NewTestDevices(int count, uint64_t seed,
                                                             size_t budget_bytes,
@@ -17,12 +29,15 @@ std::vector<std::shared_ptr<EmulatedDevice>> NewTestDevices(int count, uint64_t 
   options.budget_bytes = budget_bytes;
   options.pinned_bytes = pinned_bytes;
   options.seed = seed;
-  options.kernels = emulated::OperatorKernels();
-  options.kernels.Add(emulated::OptimKernels());
-  options.kernels.Add(emulated::RowKernels());
-  auto devices = EmulatedDevice::Create(count, options);
-  PSD_CHECK(devices.ok(), devices.status().message());
-  return *std::move(devices);
+  return Create(count, options);
+}
+
+std::shared_ptr<EmulatedDevice> NewSharedTestDevice(uint64_t seed, size_t budget_bytes) {
+  EmulatedDeviceOptions options;
+  options.budget_bytes = budget_bytes;
+  options.seed = seed;
+  options.shareable = true;
+  return Create(1, options)[0];
 }
 
 std::shared_ptr<EmulatedDevice> NewTestDevice(uint64_t seed, size_t budget_bytes) {

@@ -25,4 +25,9 @@ std::vector<std::shared_ptr<EmulatedDevice>> NewTestDevices(int count, uint64_t 
 std::shared_ptr<EmulatedDevice> NewTestDevice(uint64_t seed,
                                               size_t budget_bytes = size_t{16} << 20);
 
+// Returns "emu:0" whose memory other workers and processes can open. All such devices are equal
+// hardware (DeviceSharing::identity).
+std::shared_ptr<EmulatedDevice> NewSharedTestDevice(uint64_t seed,
+                                                    size_t budget_bytes = size_t{64} << 20);
+
 }  // namespace psd::testing

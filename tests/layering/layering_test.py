@@ -16,7 +16,8 @@ RPC = CARRIER | {"core/rpc"}
 STORE = AUTOGRAD | {"core/store"}
 PROGRAM = AUTOGRAD | {"core/program"}
 RREF = RPC | STORE | {"core/rref"}
-DIST_AUTOGRAD = RREF | {"core/dist_autograd"}
+DEVICE_LOANS = RREF | {"core/device_loans"}
+DIST_AUTOGRAD = DEVICE_LOANS | {"core/dist_autograd"}
 OPTIM = STORE | {"core/optim"}
 DEVICE_KERNELS = DEVICE | OPTIM | {"core/device_kernels"}
 CHECKPOINT = TENSOR | {"core/checkpoint"}
@@ -38,6 +39,7 @@ ARROWS = {
     "core/store": STORE,
     "core/program": PROGRAM | {"proto"},
     "core/rref": RREF | {"proto"},
+    "core/device_loans": DEVICE_LOANS | {"proto"},
     "core/dist_autograd": DIST_AUTOGRAD | {"proto"},
     "core/optim": OPTIM | {"kernels"},
     "core/device_kernels": DEVICE_KERNELS | {"kernels"},

@@ -108,14 +108,15 @@ std::string CarrierOf(const v1::PeerState& peer) {
 
 void PrintPeers(const v1::WorkerStatus& status, const Options& options) {
   Table table({"WORKER", "INCARNATION", "CARRIER", ">EPOCH HERE", ">THERE", ">LEASE LEFT",
-               ">PENDING", ">SERVING", ">REMEMBERED", "WHY NOT SHARED MEMORY"});
+               ">PENDING", ">SERVING", ">REMEMBERED", "WHY NOT SHARED MEMORY", "DEVICE MEMORY"});
   for (const v1::PeerState& peer : status.peers()) {
     table.AddRow({peer.name(), FormatIncarnation(peer.incarnation()), CarrierOf(peer),
                   absl::StrCat(peer.epoch_here()), absl::StrCat(peer.epoch_there()),
                   peer.epoch_here() == 0 ? "-" : FormatSeconds(peer.lease_left_s()),
                   absl::StrCat(peer.calls_pending()), absl::StrCat(peer.calls_serving()),
                   absl::StrCat(peer.answers_remembered()),
-                  peer.why_not_shared().empty() ? "-" : peer.why_not_shared()});
+                  peer.why_not_shared().empty() ? "-" : peer.why_not_shared(),
+                  peer.device_memory().empty() ? "-" : peer.device_memory()});
   }
   Section("sessions with workers", static_cast<uint64_t>(status.peers_size()), table, options);
 }

@@ -11,7 +11,8 @@
 namespace psd::carrier {
 namespace {
 
-absl::StatusOr<std::shared_ptr<Carrier>> NewShmLike(const GrpcCarrierOptions& options) {
+absl::StatusOr<std::shared_ptr<Carrier>> NewShmLike(const GrpcCarrierOptions& options,
+                                                    std::shared_ptr<DescriptorUser> descriptors) {
   ShmCarrierOptions within;
   within.limits = options.limits;
   within.memory = options.memory;
@@ -24,14 +25,15 @@ absl::StatusOr<std::shared_ptr<Carrier>> NewShmLike(const GrpcCarrierOptions& op
   within.keepalive_timeout = options.keepalive_timeout;
   within.handshake_timeout = options.handshake_timeout;
   within.linger = options.linger;
+  within.descriptors = std::move(descriptors);
   return NewShmCarrier(within);
 }
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<Carrier>> NewHostCarrier(const GrpcCarrierOptions& given,
-                                                        bool shared_memory,
-                                                        std::shared_ptr<Logger> logger) {
+absl::StatusOr<std::shared_ptr<Carrier>> NewHostCarrier(
+    const GrpcCarrierOptions& given, bool shared_memory, std::shared_ptr<Logger> logger,
+    std::shared_ptr<DescriptorUser> descriptors) {
   GrpcCarrierOptions options = given;
   if (options.line == nullptr) options.line = std::make_shared<WaitingLine>();
   PSD_ASSIGN_OR_RETURN(std::shared_ptr<Carrier> network, NewGrpcCarrier(options));
@@ -40,7 +42,7 @@ absl::StatusOr<std::shared_ptr<Carrier>> NewHostCarrier(const GrpcCarrierOptions
                           absl::FailedPreconditionError("shared memory is off at this worker"),
                           std::move(logger));
   }
-  absl::StatusOr<std::shared_ptr<Carrier>> shm = NewShmLike(options);
+  absl::StatusOr<std::shared_ptr<Carrier>> shm = NewShmLike(options, std::move(descriptors));
   if (!shm.ok()) {
     logger->Log(LogLevel::kWarning, "shared_memory_unused",
                 "workers of this host are reached over the network",

@@ -11,7 +11,7 @@ namespace psd::carrier {
 namespace {
 
 constexpr absl::string_view kMagic = "psdshm";
-constexpr char kVersion = 3;  // changes with kFrameVersion, too
+constexpr char kVersion = 4;  // changes with kFrameVersion, too
 constexpr size_t kIntroductionBytes = 8 + 7 * 8;
 
 void AppendU64(uint64_t value, std::string& to) {

@@ -13,11 +13,11 @@
 
 namespace psd::carrier {
 
-// The body of a hello packet, version 3; integers are little-endian:
+// The body of a hello packet, version 4; integers are little-endian:
 //
 //   offset  size
 //        0     6  "psdshm"
-//        6     1  version, 3
+//        6     1  version, 4
 //        7     1  zero
 //        8     8  bytes of the ring for control
 //       16     8  bytes of each ring for pieces

@@ -24,6 +24,7 @@
 #include "core/carrier/carrier.h"
 #include "core/carrier/shm/lending/quota.h"
 #include "core/carrier/shm/poller.h"
+#include "core/carrier/shm/process_watch.h"
 #include "core/carrier/shm/ring_quota.h"
 #include "core/carrier/shm/shm_factory.h"
 #include "core/carrier/waiting_line.h"
@@ -59,6 +60,8 @@ class ShmCore {
   RingQuota& ring_quota() { return *ring_quota_; }
   // The quotas of the process at the other end of `socket`.
   std::shared_ptr<PeerQuotas> QuotasOf(int socket) PSD_EXCLUDES(mutex_);
+  // The processes at the other ends.
+  ProcessWatch& processes() { return *processes_; }
   // For the segments of all peers that are mapped.
   const std::shared_ptr<Quota>& mappings() const { return mappings_; }
   // Removes these mappings, and drops messages that were lent over links that have ended, on a
@@ -100,6 +103,7 @@ class ShmCore {
   const std::shared_ptr<ThreadPool> unmapper_;   // shared with the mappings and the links
   const bool may_spin_;
   TimerQueue timers_;
+  const std::shared_ptr<ProcessWatch> processes_ = std::make_shared<ProcessWatch>();
   std::vector<std::unique_ptr<ShmPoller>> pollers_;  // fixed by Start
   std::atomic<size_t> next_poller_{0};
   std::atomic<uint64_t> next_number_{1};

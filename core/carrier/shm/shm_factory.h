@@ -15,6 +15,7 @@
 #include "core/base/buffer.h"
 #include "core/base/memory_budget.h"
 #include "core/carrier/carrier.h"
+#include "core/carrier/passed_descriptors.h"
 #include "core/carrier/shm/ring_format.h"
 
 namespace psd::carrier {
@@ -68,6 +69,9 @@ struct ShmCarrierOptions {
   // process's own user. The user 65534 ("nobody") is never trusted, not even by itself, because the
   // system shows it in place of all users of other user namespaces.
   std::vector<uid_t> users;
+  // Passes descriptors to the processes at the other ends, and takes theirs. If it is null, nothing
+  // is passed, and what comes is closed. Shared with the worker.
+  std::shared_ptr<DescriptorUser> descriptors;
 };
 
 // The addresses of this carrier are Unix sockets: "unix:/a/path", or "unix:@name" for a name

@@ -141,7 +141,8 @@ absl::Status ShmLink::Start(absl::Duration timeout) {
   return absl::OkStatus();
 }
 
-absl::Status ShmLink::SendHello() const {
+absl::Status ShmLink::SendHello() {
+  PassDescriptors();
   const std::string hello = EncodeIntroduction({own_->sizes(), core_->options().limits});
   const int error = SendPacket(socket_.get(), PacketKind::kHello, hello, own_->fd());
   // A peer that is gone is noticed by reading.
@@ -338,6 +339,9 @@ absl::Status ShmLink::OnPacket(Packet packet) {
       break;
     case PacketKind::kSegment:
       return OnSegment(packet);
+    case PacketKind::kDescriptor:
+      if (open) return absl::InvalidArgumentError("a descriptor after the hello");
+      return OnDescriptor(std::move(packet));
     case PacketKind::kBell:
     case PacketKind::kAlive:
       break;

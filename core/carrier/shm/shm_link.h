@@ -44,6 +44,8 @@ namespace psd::carrier {
 // The rings are read by whichever thread has the turn: the poller, or a thread that waits for an
 // answer (HelpUntil). While some thread looks at them the peer rings no bell.
 //
+// Before the hello, each end passes the descriptors of the carrier's user (passed_descriptors.h).
+//
 // Large messages whose buffers lie in segments are not copied into rings: they are lent (lending/).
 class ShmLink : public Link, public Watched, public std::enable_shared_from_this<ShmLink> {
  public:
@@ -115,7 +117,9 @@ class ShmLink : public Link, public Watched, public std::enable_shared_from_this
   void TellOpened();
   absl::Status MakeSegment();
   absl::Status CheckPeerProcess() const;
-  absl::Status SendHello() const;
+  // Passes the descriptors of the carrier's user, then introduces this end.
+  absl::Status SendHello();
+  void PassDescriptors();
 
   // Ending. BeginEnd returns true the first time; the poller tells the handler then.
   void End(const absl::Status& reason) PSD_EXCLUDES(send_mutex_);
@@ -134,6 +138,10 @@ class ShmLink : public Link, public Watched, public std::enable_shared_from_this
   void ReadSocket();
   absl::Status OnPacket(Packet packet);
   absl::Status OnSegment(const Packet& packet);
+  absl::Status OnDescriptor(Packet packet);
+  // Returns the process at the other end; null if the carrier has no user for descriptors, or the
+  // process cannot be watched.
+  std::shared_ptr<HostProcess> FindProcess();
   void OnPeerGone(const absl::Status& why);
   void WatchPeer(absl::Duration after);
   void LookForLife();
@@ -275,6 +283,7 @@ class ShmLink : public Link, public Watched, public std::enable_shared_from_this
   std::atomic<int> helpers_{0};
   std::atomic<uint32_t> rung_{0};  // the peer's nap for which the bell was rung
   std::atomic<bool> heard_{true};  // since the last look for life
+  size_t passed_here_ = 0;         // descriptors; used only on the poller's thread
   SpinPolicy poller_spin_;
   SpinPolicy helper_spin_;
   // Used only on the poller's thread.

@@ -83,7 +83,7 @@ void RemoveIfDead(const Address& address) {
 
 bool IsKind(uint8_t kind) {
   return kind >= static_cast<uint8_t>(PacketKind::kHello) &&
-         kind <= static_cast<uint8_t>(PacketKind::kSegment);
+         kind <= static_cast<uint8_t>(PacketKind::kDescriptor);
 }
 
 // Takes the descriptors that came with a packet, and closes all but one. Returns their number.
@@ -109,13 +109,13 @@ size_t TakePassed(msghdr& message, UniqueFd& taken) {
 
 // Checks the number of descriptors that came with a packet of a known kind.
 absl::Status CheckPassed(PacketKind kind, size_t number, bool cut_off) {
-  const bool segment = kind == PacketKind::kSegment;
+  const bool passes = kind == PacketKind::kSegment || kind == PacketKind::kDescriptor;
   if (cut_off && number < kMostPassed) {
-    if (segment) return absl::OkStatus();
+    if (passes) return absl::OkStatus();
     return SystemRefusal("a descriptor that the peer passes", EMFILE);
   }
-  const size_t most = segment || kind == PacketKind::kHello ? 1 : 0;
-  if (number <= most && (number == 1 || !segment)) return absl::OkStatus();
+  const size_t most = passes || kind == PacketKind::kHello ? 1 : 0;
+  if (number <= most && (number == 1 || !passes)) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("a packet of kind ", static_cast<int>(kind),
                                                  " passes ", number, " descriptors, not ", most));
 }

@@ -51,13 +51,17 @@ enum class PacketKind : uint8_t {
   kAlive = 4,    // answers a probe
   kRefusal = 5,  // the sender does not want the link; its body says why
   kSegment = 6,  // passes the descriptor of a segment in which lent messages lie
+  // Passes a descriptor for the user of the carrier (passed_descriptors.h); its body is the name.
+  // Comes before the hello.
+  kDescriptor = 7,
 };
 inline constexpr size_t kMaxPacketBody = 512;
 
 struct Packet {
   PacketKind kind = PacketKind::kBell;
   std::string body;
-  // Passed with the packet. With kSegment, it is not valid if this process had none left for it.
+  // Passed with the packet. With kSegment and kDescriptor, it is not valid if this process had none
+  // left for it.
   UniqueFd fd;
 };
 

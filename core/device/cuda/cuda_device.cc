@@ -49,7 +49,9 @@ absl::StatusOr<std::shared_ptr<Device>> OpenCudaDevice(const CudaDeviceOptions& 
 }
 
 absl::StatusOr<std::shared_ptr<CudaDevice>> CudaDevice::Open(const CudaDeviceOptions& options) {
-  PSD_RETURN_IF_ERROR(cuda::CheckSupport(cuda::FindFacts(options.index)));
+  const cuda::CudaFacts facts = cuda::FindFacts(options.index);
+  PSD_RETURN_IF_ERROR(cuda::CheckSupport(facts));
+  if (options.shareable) PSD_RETURN_IF_ERROR(cuda::CheckSharing(facts));
   std::shared_ptr<CudaDevice> device(new CudaDevice(
       options, std::make_shared<CudaContext>(options.index, absl::StrCat("cuda:", options.index))));
   const absl::Status started = device->Start(options);
@@ -71,7 +73,9 @@ CudaDevice::CudaDevice(const CudaDeviceOptions& options, std::shared_ptr<CudaCon
       collectives_(cuda::NewNcclCollectives(*this, options.nccl)) {}
 
 absl::Status CudaDevice::Start(const CudaDeviceOptions& options) {
-  PSD_ASSIGN_OR_RETURN(device_memory_, DeviceMemory::Create(context_, options.budget_bytes));
+  PSD_ASSIGN_OR_RETURN(device_memory_,
+                       DeviceMemory::Create(context_, options.budget_bytes, options.shareable));
+  PSD_ASSIGN_OR_RETURN(sharing_, CudaSharing::Create(*this, options.shareable));
   const size_t pinned_bytes = options.pinned_bytes != 0
                                   ? options.pinned_bytes
                                   : std::min(budget_bytes() / 16, kMostPinnedBytes);
@@ -127,6 +131,32 @@ absl::StatusOr<std::shared_ptr<Block>> CudaDevice::Allocate(CudaStream& stream, 
   if (self == nullptr) return DeviceEnds(name());
   PSD_ASSIGN_OR_RETURN(std::byte* const address, device_memory_->Allocate(stream, bytes));
   return std::make_shared<DeviceBlock>(address, bytes, std::move(self));
+}
+
+const MemoryPlace& CudaDevice::place() const {
+  return memory_->place();
+}
+
+void CudaDevice::CallBehind(const std::vector<CudaStream*>& streams, CompletionThreads::Then then) {
+  std::vector<std::shared_ptr<Event>> events;
+  for (CudaStream* stream : streams) {
+    absl::StatusOr<std::shared_ptr<Event>> event = stream->Record();
+    if (event.ok()) {
+      events.push_back(*std::move(event));
+    } else {
+      static_cast<void>(stream->WaitForAll());  // there is no memory for an event
+    }
+  }
+  if (events.empty()) {
+    std::move(then)(health());
+    return;
+  }
+  const std::shared_ptr<Event> first = events.front();
+  first->OnPassed(
+      [events = std::move(events), then = std::move(then)](absl::Status result) mutable {
+        for (const std::shared_ptr<Event>& event : events) result.Update(event->Wait());
+        std::move(then)(std::move(result));
+      });
 }
 
 absl::Status CudaDevice::CopyIn(std::byte* to, const std::byte* from, size_t bytes) {

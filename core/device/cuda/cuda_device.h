@@ -14,8 +14,10 @@
 #include "core/base/device.h"
 #include "core/base/device_collectives.h"
 #include "core/base/kernel_table.h"
+#include "core/base/memory_place.h"
 #include "core/base/mutex.h"
 #include "core/device/cuda/cuda_context.h"
+#include "core/device/cuda/cuda_sharing.h"
 #include "core/device/cuda/cuda_stream.h"
 #include "core/device/cuda/device_memory.h"
 #include "core/device/cuda/matrix_products.h"
@@ -41,6 +43,9 @@ struct CudaDeviceOptions {
   std::string nccl = {};
   // The kernels of core/device_kernels/cuda.
   KernelTable kernels = {};
+  // Whether other processes may import the memory (core/device/cuda/cuda_sharing.h). See
+  // DeviceMemory for what this costs.
+  bool shareable = false;
 };
 
 // The most pinned memory of a device for which no size is given.
@@ -50,7 +55,8 @@ inline constexpr size_t kMostPinnedBytes = size_t{256} << 20;
 // which the first matrix product loads, and NCCL, which the first group loads.
 // Errors: FAILED_PRECONDITION, one sentence that says what is missing and what to do, without a
 // driver, with one that is too old, and for a GPU that does not exist, is too old, or cannot be
-// used, for example because another process holds it exclusively; RESOURCE_EXHAUSTED naming the
+// used, for example because another process holds it exclusively, or cannot be shared and is asked
+// to be; RESOURCE_EXHAUSTED naming the
 // budget and what is free, if the GPU or the system refuses memory or a thread.
 absl::StatusOr<std::shared_ptr<Device>> OpenCudaDevice(const CudaDeviceOptions& options);
 
@@ -75,6 +81,7 @@ class CudaDevice : public Device, public std::enable_shared_from_this<CudaDevice
   absl::Status CopyOut(std::byte* to, const std::byte* from, size_t bytes) override;
   absl::Status CopyWithin(std::byte* to, const std::byte* from, size_t bytes) override;
   DeviceCollectives* collectives() override { return collectives_.get(); }
+  CudaSharing* sharing() override { return sharing_.get(); }
   absl::Status Synchronize() override;
   absl::Status health() const override { return context_->health(); }
   void Lose(absl::string_view reason) override { context_->Lose(reason).IgnoreError(); }
@@ -83,6 +90,7 @@ class CudaDevice : public Device, public std::enable_shared_from_this<CudaDevice
   cuda::MatrixProducts& matrix_products() { return matrix_products_; }
 
  private:
+  friend class CudaSharing;
   friend class CudaStream;
   class DefaultMemory;
   class DeviceBlock;
@@ -94,6 +102,11 @@ class CudaDevice : public Device, public std::enable_shared_from_this<CudaDevice
   // The stream for work of this thread.
   CudaStream& Here();
   absl::StatusOr<std::shared_ptr<Block>> Allocate(CudaStream& stream, size_t bytes);
+  // The place of all blocks of the device.
+  const MemoryPlace& place() const;
+  // Calls `then` once behind all work that the streams have now, on the thread for completions.
+  // Requires: at least one stream.
+  void CallBehind(const std::vector<CudaStream*>& streams, CompletionThreads::Then then);
   cuda::DeviceMemory& device_memory() const { return *device_memory_; }
   const cuda::PinnedArena& pinned() const { return *pinned_; }
   const std::shared_ptr<CompletionThreads>& completions() const { return completions_; }
@@ -105,6 +118,7 @@ class CudaDevice : public Device, public std::enable_shared_from_this<CudaDevice
   // Set by Start.
   std::unique_ptr<cuda::PinnedArena> pinned_;
   std::unique_ptr<cuda::DeviceMemory> device_memory_;
+  std::unique_ptr<CudaSharing> sharing_;
   std::shared_ptr<CompletionThreads> completions_;  // shared with the events
   CudaStream* default_stream_ = nullptr;
 

@@ -64,6 +64,9 @@ CudaFacts FindFacts(int index) {
     cudaDeviceGetAttribute(&facts.minor, cudaDevAttrComputeCapabilityMinor, index);
     cudaDeviceGetAttribute(&pools, cudaDevAttrMemoryPoolsSupported, index);
     facts.has_memory_pools = pools != 0;
+    int handles = 0;
+    cudaDeviceGetAttribute(&handles, cudaDevAttrMemoryPoolSupportedHandleTypes, index);
+    facts.has_shared_pools = (handles & cudaMemHandleTypePosixFileDescriptor) != 0;
   }
   cudaGetLastError();  // so that no later call of this thread seems to have failed
   return facts;
@@ -85,6 +88,12 @@ absl::Status CheckSupport(const CudaFacts& facts) {
     return Missing(facts, "the driver offers no memory pools for the GPU",
                    "turn them on in the settings of the virtual machine, or choose another GPU");
   return absl::OkStatus();
+}
+
+absl::Status CheckSharing(const CudaFacts& facts) {
+  if (facts.has_shared_pools) return absl::OkStatus();
+  return Missing(facts, "the driver cannot share memory of the GPU between processes",
+                 "open the device without sharing, or choose another GPU");
 }
 
 }  // namespace psd::cuda

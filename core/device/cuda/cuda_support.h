@@ -15,10 +15,11 @@ struct CudaFacts {
   int driver_version = 0;   // the newest CUDA that the driver knows; 0 without a driver
   int count_error = 0;      // a cudaError_t, 0 if the devices could be counted
   int device_count = 0;
-  // The next three describe the device. They have no meaning if it does not exist.
+  // The next four describe the device. They have no meaning if it does not exist.
   int major = 0;  // compute capability
   int minor = 0;
   bool has_memory_pools = false;
+  bool has_shared_pools = false;  // by file descriptor
 };
 
 // Asks CUDA. Does not initialise the device.
@@ -30,5 +31,8 @@ absl::Status CannotBeOpened(int index, absl::string_view what, absl::string_view
 // OK if the device can be opened. Otherwise FAILED_PRECONDITION, one sentence that names the device
 // and says what is missing and what to do. Pure.
 absl::Status CheckSupport(const CudaFacts& facts);
+
+// The same for a device whose memory other processes shall import. Requires: CheckSupport is OK.
+absl::Status CheckSharing(const CudaFacts& facts);
 
 }  // namespace psd::cuda

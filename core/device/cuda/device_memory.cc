@@ -33,10 +33,10 @@ size_t TakenBytes(size_t bytes) {
   return (std::max<size_t>(bytes, 1) + kPoolUnit - 1) / kPoolUnit * kPoolUnit;
 }
 
-absl::StatusOr<cudaMemPool_t> NewPool(CudaContext& context) {
+absl::StatusOr<cudaMemPool_t> NewPool(CudaContext& context, bool shareable) {
   cudaMemPoolProps properties = {};
   properties.allocType = cudaMemAllocationTypePinned;
-  properties.handleTypes = cudaMemHandleTypeNone;
+  properties.handleTypes = shareable ? cudaMemHandleTypePosixFileDescriptor : cudaMemHandleTypeNone;
   properties.location.type = cudaMemLocationTypeDevice;
   properties.location.id = context.index();
   cudaMemPool_t pool = nullptr;
@@ -54,7 +54,7 @@ absl::StatusOr<cudaMemPool_t> NewPool(CudaContext& context) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<DeviceMemory>> DeviceMemory::Create(
-    std::shared_ptr<CudaContext> context, size_t budget_bytes) {
+    std::shared_ptr<CudaContext> context, size_t budget_bytes, bool shareable) {
   PSD_RETURN_IF_ERROR(context->Enter());
   if (budget_bytes == 0) {
     size_t free = 0, total = 0;
@@ -65,7 +65,7 @@ absl::StatusOr<std::unique_ptr<DeviceMemory>> DeviceMemory::Create(
   cudaStream_t freeing = nullptr;
   PSD_RETURN_IF_ERROR(context->Check(cudaStreamCreateWithFlags(&freeing, cudaStreamNonBlocking),
                                      "cudaStreamCreateWithFlags"));
-  const absl::StatusOr<cudaMemPool_t> pool = NewPool(*context);
+  const absl::StatusOr<cudaMemPool_t> pool = NewPool(*context, shareable);
   if (!pool.ok()) {
     cudaStreamDestroy(freeing);
     return pool.status();
@@ -111,7 +111,7 @@ absl::StatusOr<std::byte*> DeviceMemory::Allocate(CudaStream& stream, size_t byt
   const absl::StatusOr<std::byte*> address = Take(stream, bytes);
   MutexLock lock(mutex_);
   if (address.ok()) {
-    living_[*address] = {bytes, {{&stream}}};
+    living_[*address] = {bytes, {{&stream}}, 0};
     return address;
   }
   used_bytes_ -= TakenBytes(bytes);
@@ -224,6 +224,39 @@ absl::StatusOr<std::byte*> DeviceMemory::AllocateScratch(CudaStream& stream, siz
 absl::Status DeviceMemory::FreeScratch(CudaStream& stream, std::byte* address) {
   PSD_RETURN_IF_ERROR(context_->Enter());
   return context_->Check(cudaFreeAsync(address, stream.handle()), "cudaFreeAsync");
+}
+
+absl::StatusOr<UniqueFd> DeviceMemory::ExportPool() {
+  PSD_RETURN_IF_ERROR(context_->Enter());
+  int descriptor = -1;
+  PSD_RETURN_IF_ERROR(
+      context_->Check(cudaMemPoolExportToShareableHandle(&descriptor, pool_,
+                                                         cudaMemHandleTypePosixFileDescriptor, 0),
+                      "cudaMemPoolExportToShareableHandle"));
+  return UniqueFd(descriptor);
+}
+
+void DeviceMemory::KeepImported(CudaStream& home, const std::byte* address, size_t bytes) {
+  MutexLock lock(mutex_);
+  Living& block = living_[address];
+  block.size = bytes;
+  ++block.imports;
+  Declare(home, block);
+}
+
+std::vector<CudaStream*> DeviceMemory::DropImported(const std::byte* address) {
+  MutexLock lock(mutex_);
+  const auto found = living_.find(address);
+  std::vector<CudaStream*> streams;
+  for (const User& user : found->second.users) streams.push_back(user.stream);
+  if (--found->second.imports == 0) living_.erase(found);
+  return streams;
+}
+
+bool DeviceMemory::IsImported(const Block& block) const {
+  MutexLock lock(mutex_);
+  const auto found = living_.find(block.data());
+  return found != living_.end() && found->second.imports > 0;
 }
 
 bool DeviceMemory::Contains(const std::byte* address, size_t bytes) const {

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "core/base/buffer.h"
 #include "core/base/mutex.h"
+#include "core/base/unique_fd.h"
 #include "core/device/cuda/cuda_context.h"
 
 struct CUmemPoolHandle_st;  // *cudaMemPool_t
@@ -32,10 +33,11 @@ namespace psd::cuda {
 class DeviceMemory {
  public:
   // With `budget_bytes` 0, the budget is nine tenths of what is free on the GPU. It is rounded down
-  // to 512 bytes.
+  // to 512 bytes. Other processes can import a pool that is `shareable`. CUDA never gives memory of
+  // such a pool back to the GPU, not even to join pieces of it.
   // Errors: RESOURCE_EXHAUSTED naming the budget and what is free.
   static absl::StatusOr<std::unique_ptr<DeviceMemory>> Create(std::shared_ptr<CudaContext> context,
-                                                              size_t budget_bytes);
+                                                              size_t budget_bytes, bool shareable);
   // Requires: all blocks have been freed and their streams have done all work.
   ~DeviceMemory();
   DeviceMemory(const DeviceMemory&) = delete;
@@ -58,6 +60,15 @@ class DeviceMemory {
   absl::StatusOr<std::byte*> AllocateScratch(CudaStream& stream, size_t bytes);
   absl::Status FreeScratch(CudaStream& stream, std::byte* address);
 
+  // Returns the descriptor of the pool, for other processes. Requires: it is shareable.
+  absl::StatusOr<UniqueFd> ExportPool();
+  // Notes that there is one block more at `address`, of memory of another process, and that `home`
+  // uses it. The budget does not count it.
+  void KeepImported(CudaStream& home, const std::byte* address, size_t bytes);
+  // Takes that back, and returns the streams that use the block.
+  std::vector<CudaStream*> DropImported(const std::byte* address);
+  bool IsImported(const Block& block) const;
+
   // Whether the bytes lie in one block that lives.
   bool Contains(const std::byte* address, size_t bytes) const;
 
@@ -71,7 +82,9 @@ class DeviceMemory {
   };
   struct Living {
     size_t size = 0;
-    std::vector<User> users;  // the first one has allocated the block
+    std::vector<User> users;  // the first one has allocated or imported the block
+    // How many blocks have these bytes of another process. 0 for memory of this device.
+    size_t imports = 0;
   };
 
   DeviceMemory(std::shared_ptr<CudaContext> context, CUmemPoolHandle_st* pool, CUstream_st* freeing,

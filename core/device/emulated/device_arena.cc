@@ -1,5 +1,6 @@
 #include "core/device/emulated/device_arena.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -22,7 +23,9 @@
 #include "core/base/buffer.h"
 #include "core/base/remedy.h"
 #include "core/base/status.h"
+#include "core/base/system_refusal.h"
 #include "core/base/tsan.h"
+#include "core/device/emulated/arena_file.h"
 #include "core/device/emulated/quiet_lock.h"
 #include "core/device/emulated/visible_copy.h"
 
@@ -99,6 +102,16 @@ void WriteLine(std::initializer_list<const char*> parts) {
   }
 }
 
+// Whether the page of the address is open for reading. Safe in a handler of signals.
+bool IsReadable(const void* address) {
+  int ends[2];
+  if (pipe(ends) != 0) return false;
+  const bool readable = write(ends[1], address, 1) == 1;
+  close(ends[0]);
+  close(ends[1]);
+  return readable;
+}
+
 [[noreturn]] void EndWithBrokenRedZone(const std::string& device, size_t size, const char* where,
                                        const char* found) {
   std::fprintf(stderr, "%s: the bytes %s a block of %zu bytes were written; found %s\n",
@@ -114,34 +127,46 @@ bool IsRedZone(const std::byte* begin, const std::byte* end) {
 
 }  // namespace
 
+// The first page stays closed.
 absl::StatusOr<std::unique_ptr<DeviceArena>> DeviceArena::Create(std::string device, size_t bytes) {
-  std::unique_ptr<DeviceArena> arena(new DeviceArena(std::move(device), bytes));
-  PSD_RETURN_IF_ERROR(arena->Map());
-  PSD_RETURN_IF_ERROR(arena->Register());
-  InstallHandler();
+  bytes = RoundUp(bytes, kPageBytes) + kPageBytes;
+  PSD_ASSIGN_OR_RETURN(UniqueFd file, MakeArenaFile(device, bytes));
+  std::unique_ptr<DeviceArena> arena(new DeviceArena(std::move(device), bytes, /*of_peer=*/false));
+  PSD_RETURN_IF_ERROR(arena->Start(file));
+  arena->file_ = std::move(file);
   return arena;
 }
 
-// The first page stays closed.
-DeviceArena::DeviceArena(std::string device, size_t bytes)
-    : device_(std::move(device)), bytes_(RoundUp(bytes, kPageBytes) + kPageBytes) {}
+absl::StatusOr<std::unique_ptr<DeviceArena>> DeviceArena::OfPeer(std::string device,
+                                                                 UniqueFd file) {
+  PSD_ASSIGN_OR_RETURN(const size_t bytes, CheckArenaFile(device, file));
+  std::unique_ptr<DeviceArena> arena(new DeviceArena(std::move(device), bytes, /*of_peer=*/true));
+  PSD_RETURN_IF_ERROR(arena->Start(file));
+  return arena;
+}
 
-absl::Status DeviceArena::Map() {
-  const int file = memfd_create(device_.c_str(), MFD_CLOEXEC);
-  if (file >= 0 && ftruncate(file, static_cast<off_t>(bytes_)) == 0) {
-    const auto map = [&]() -> std::byte* {
-      void* const address = mmap(nullptr, bytes_, PROT_NONE, MAP_SHARED | MAP_NORESERVE, file, 0);
-      return address == MAP_FAILED ? nullptr : static_cast<std::byte*>(address);
-    };
-    outside_ = map();
-    inside_ = map();
-  }
-  const int error = errno;
-  if (file >= 0) close(file);
-  if (outside_ != nullptr && inside_ != nullptr) return absl::OkStatus();
+DeviceArena::DeviceArena(std::string device, size_t bytes, bool of_peer)
+    : device_(std::move(device)), bytes_(bytes), of_peer_(of_peer) {}
+
+absl::Status DeviceArena::Start(const UniqueFd& file) {
+  PSD_RETURN_IF_ERROR(Map(file));
+  PSD_RETURN_IF_ERROR(Register());
+  InstallHandler();
+  return absl::OkStatus();
+}
+
+absl::Status DeviceArena::Map(const UniqueFd& file) {
+  const auto map = [&]() -> std::byte* {
+    void* const address =
+        mmap(nullptr, bytes_, PROT_NONE, MAP_SHARED | MAP_NORESERVE, file.get(), 0);
+    return address == MAP_FAILED ? nullptr : static_cast<std::byte*>(address);
+  };
+  outside_ = map();
+  if (outside_ != nullptr) inside_ = map();
+  if (inside_ != nullptr) return absl::OkStatus();
   return WithRemedy(absl::ResourceExhaustedError(
                         absl::StrCat("the system has no address space of 2 × ", bytes_,
-                                     " bytes for ", device_, ": ", std::strerror(error))),
+                                     " bytes for ", device_, ": ", std::strerror(errno))),
                     "lower the device's budget or its number of blocks");
 }
 
@@ -153,8 +178,9 @@ absl::Status DeviceArena::Register() {
     return absl::OkStatus();
   }
   return WithRemedy(
-      absl::ResourceExhaustedError(absl::StrCat(device_, " cannot be made: this process has ",
-                                                kMostArenas, " emulated devices already")),
+      absl::ResourceExhaustedError(absl::StrCat("no memory can be mapped for ", device_,
+                                                ": this process has mapped that of ", kMostArenas,
+                                                " emulated devices already")),
       "use fewer emulated devices at once");
 }
 
@@ -172,6 +198,23 @@ size_t DeviceArena::BytesOf(size_t size) {
 
 std::byte* DeviceArena::AddressOf(size_t offset, size_t size) const {
   return outside_ + kPageBytes + offset + BytesOf(size) - kPageBytes - Aligned(size);
+}
+
+absl::StatusOr<UniqueFd> DeviceArena::Descriptor() const {
+  UniqueFd copy(fcntl(file_.get(), F_DUPFD_CLOEXEC, 0));
+  if (copy.valid()) return copy;
+  return SystemRefusal(absl::StrCat("a descriptor of the memory of ", device_), errno);
+}
+
+size_t DeviceArena::PlaceOf(const std::byte* address) const {
+  return static_cast<size_t>(address - outside_);
+}
+
+bool DeviceArena::CanHaveBlock(size_t place, size_t size) const {
+  if (size > bytes_ || place > bytes_) return false;
+  const size_t end = place + Aligned(size);
+  return end % kPageBytes == 0 && end + kPageBytes <= bytes_ &&
+         end >= kPageBytes + RoundUp(Aligned(size), kPageBytes);
 }
 
 bool DeviceArena::Contains(const void* address, size_t bytes) const {
@@ -216,6 +259,20 @@ void DeviceArena::Close(const std::byte* address, size_t size) {
   ASAN_POISON_MEMORY_REGION(pages.begin, pages.bytes);
 }
 
+absl::Status DeviceArena::OpenForReading(const std::byte* address, size_t size) {
+  const Pages pages = PagesOf(Inside(address), size);
+  if (mprotect(pages.begin, pages.bytes, PROT_READ) == 0) return absl::OkStatus();
+  return WithRemedy(absl::ResourceExhaustedError(
+                        absl::StrCat("the system gives ", device_, " no access to a block of ",
+                                     size, " bytes of another process: ", std::strerror(errno))),
+                    "raise the limit of mappings, vm.max_map_count");
+}
+
+void DeviceArena::CloseForReading(const std::byte* address, size_t size) {
+  const Pages pages = PagesOf(Inside(address), size);
+  PSD_CHECK(mprotect(pages.begin, pages.bytes, PROT_NONE) == 0, std::strerror(errno));
+}
+
 void DeviceArena::CheckRedZones(const std::byte* address, size_t size, const char* found) const {
   const Quiet quiet;  // another stream may have opened the block
   std::byte* const begin = Inside(address);
@@ -231,23 +288,31 @@ void DeviceArena::CheckRedZones(const std::byte* address, size_t size, const cha
 
 void DeviceArena::Explain(const void* address) {
   const auto* const byte = static_cast<const std::byte*>(address);
-  const char* const operation = current_operation == nullptr ? "" : current_operation;
   for (const std::atomic<const DeviceArena*>& each : arenas) {
     const DeviceArena* const arena = each.load();
     if (arena == nullptr) continue;
     const char* const device = arena->device_.c_str();
     if (byte >= arena->inside_ && byte < arena->inside_ + arena->bytes_) {
-      WriteLine({device, ": the operation ", operation,
-                 " used memory in no block: beyond an end, freed, or not allocated yet\n"});
+      arena->ExplainInside(address);
     } else if (byte >= arena->outside_ && byte < arena->outside_ + arena->bytes_) {
       if (current_operation == nullptr) {
         WriteLine({device, ": the host followed an address of the device's memory\n"});
       } else {
-        WriteLine({device, ": the operation ", operation,
+        WriteLine({device, ": the operation ", current_operation,
                    " followed an address that its launcher has not translated\n"});
       }
     }
   }
+}
+
+void DeviceArena::ExplainInside(const void* address) const {
+  const char* found = " used memory in no block: beyond an end, freed, or not allocated yet\n";
+  if (of_peer_)
+    found = IsReadable(address)
+                ? " wrote to memory of another process, which may only be read\n"
+                : " used memory of another process in no block: beyond an end, or released\n";
+  WriteLine({device_.c_str(), ": the operation ",
+             current_operation == nullptr ? "" : current_operation, found});
 }
 
 const char* CurrentOperation() {

@@ -42,6 +42,10 @@ absl::Status CheckOptions(int count, const EmulatedDeviceOptions& options) {
                                  " bytes and ", kMostBlocks, " blocks"));
 }
 
+std::string NameOf(int number) {
+  return absl::StrCat("emu:", number);
+}
+
 // Counts down to a fault. Returns whether it happens now.
 bool HappensNow(int& countdown) {
   return countdown > 0 && --countdown == 0;
@@ -90,27 +94,27 @@ absl::StatusOr<std::vector<std::shared_ptr<EmulatedDevice>>> EmulatedDevice::Cre
     EmulatedDeviceOptions own = options;
     own.budget_bytes = spec.budget_bytes;
     PSD_RETURN_IF_ERROR(CheckOptions(static_cast<int>(specs.size()), own));
-    const std::string name = absl::StrCat("emu:", spec.number);
     PSD_ASSIGN_OR_RETURN(std::unique_ptr<DeviceArena> arena,
-                         DeviceArena::Create(name, ArenaBytes(own)));
+                         DeviceArena::Create(NameOf(spec.number), ArenaBytes(own)));
     devices.push_back(std::shared_ptr<EmulatedDevice>(
-        new EmulatedDevice(name, own, scheduler, std::move(arena))));
+        new EmulatedDevice(spec.number, own, scheduler, std::move(arena))));
     PSD_ASSIGN_OR_RETURN(devices.back()->default_stream_, devices.back()->NewStream());
   }
   return devices;
 }
 
-EmulatedDevice::EmulatedDevice(std::string name, const EmulatedDeviceOptions& options,
+EmulatedDevice::EmulatedDevice(int number, const EmulatedDeviceOptions& options,
                                QuietPtr<StreamScheduler> scheduler,
                                std::unique_ptr<DeviceArena> arena)
-    : Device(std::move(name), options.kernels),
+    : Device(NameOf(number), options.kernels),
       budget_bytes_(options.budget_bytes),
       most_blocks_(options.most_blocks),
       scheduler_(std::move(scheduler)),
       arena_(std::move(arena)),
-      pinned_(std::make_unique<emulated::PinnedMemory>(
-          absl::StrCat("pinned memory of ", this->name()), options.pinned_bytes)),
+      pinned_(std::make_unique<emulated::PinnedMemory>(absl::StrCat("pinned memory of ", name()),
+                                                       options.pinned_bytes)),
       memory_(std::make_unique<DefaultMemory>(*this)),
+      sharing_(std::make_unique<EmulatedSharing>(*this, number, options.shareable)),
       pool_(ArenaBytes(options)) {}
 
 EmulatedDevice::~EmulatedDevice() {
@@ -225,6 +229,11 @@ void EmulatedDevice::FailOperation(int nth) {
   fail_operation_ = nth;
 }
 
+void EmulatedDevice::RefuseEvent(int nth) {
+  QuietLock lock(mutex_);
+  refuse_event_ = nth;
+}
+
 void EmulatedDevice::Lose(absl::string_view reason) {
   QuietLock lock(mutex_);
   if (lost_.empty()) lost_ = std::string(reason);
@@ -238,7 +247,7 @@ absl::StatusOr<StreamPool::Part> EmulatedDevice::Take(uint32_t stream, size_t by
   if (blocks_ == 0 && (self = weak_from_this().lock()) == nullptr) return DeviceEnds(name());
   if (HappensNow(fail_allocation_) || bytes > budget_bytes_ - used_bytes_)
     return NoMemory(name(), bytes, budget_bytes_, used_bytes_);
-  if (living_.size() >= most_blocks_)
+  if (living_.size() - imported_ >= most_blocks_)
     return WithRemedy(absl::ResourceExhaustedError(absl::StrCat(
                           name(), " has ", most_blocks_, " blocks already, which is the most")),
                       "drop values there");
@@ -253,7 +262,7 @@ absl::StatusOr<StreamPool::Part> EmulatedDevice::Take(uint32_t stream, size_t by
                       "drop values there");
   used_bytes_ += bytes;
   if (blocks_++ == 0) self_ = std::move(self);
-  living_[arena_->AddressOf(part->offset, bytes)] = {bytes, part->offset, {stream}};
+  living_[arena_->AddressOf(part->offset, bytes)] = {bytes, part->offset, {stream}, 0};
   return *std::move(part);
 }
 
@@ -310,6 +319,51 @@ void EmulatedDevice::Leave(uint64_t freed, const std::byte* address, size_t size
   arena_->Close(address, size);
 }
 
+const MemoryPlace& EmulatedDevice::place() const {
+  return memory_->place();
+}
+
+void EmulatedDevice::KeepImported(const std::byte* address, size_t bytes) {
+  const uint32_t home = Here().number_;
+  QuietLock lock(mutex_);
+  if (blocks_++ == 0) self_ = shared_from_this();
+  Living& block = living_[address];
+  if (block.imports++ == 0) ++imported_;
+  block.size = bytes;
+  if (!block.UsedBy(home)) block.streams.push_back(home);
+}
+
+void EmulatedDevice::DropImported(const std::byte* address, absl::AnyInvocable<void()> then) {
+  std::shared_ptr<EmulatedDevice> last;  // dropped when all is done here
+  std::vector<uint32_t> streams;
+  {
+    QuietLock lock(mutex_);
+    const auto found = living_.find(address);
+    streams = found->second.streams;
+    if (--found->second.imports == 0) {
+      --imported_;
+      living_.erase(found);
+    }
+  }
+  scheduler_->CallBehind(streams, std::move(then));
+  PSD_TSAN_RELEASE(this);
+  QuietLock lock(mutex_);
+  if (--blocks_ == 0) last = std::move(self_);
+}
+
+bool EmulatedDevice::Contains(const void* address, size_t bytes) const {
+  return arena_->Contains(address, bytes) || sharing_->peers().Contains(address, bytes);
+}
+
+std::byte* EmulatedDevice::Inside(const void* address) const {
+  if (arena_->Contains(address, 1)) return arena_->Inside(address);
+  std::byte* const shared = sharing_->peers().Inside(address);
+  PSD_CHECK(shared != nullptr,
+            absl::StrCat(name(), ": the operation ", emulated::CurrentOperation(),
+                         " used memory of another process that was released"));
+  return shared;
+}
+
 EmulatedDevice::Living* EmulatedDevice::Find(const Block& block) {
   const auto found = living_.find(block.data());
   return found == living_.end() ? nullptr : &found->second;
@@ -344,6 +398,13 @@ absl::StatusOr<bool> EmulatedDevice::Admit(absl::string_view operation) {
   if (HappensNow(refuse_operation_))
     return absl::InternalError(absl::StrCat(name(), " refused the operation ", operation));
   return HappensNow(fail_operation_);
+}
+
+absl::Status EmulatedDevice::AdmitEvent(absl::string_view stream) {
+  PSD_RETURN_IF_ERROR(health());
+  QuietLock lock(mutex_);
+  if (!HappensNow(refuse_event_)) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat(name(), " refused to record an event on ", stream));
 }
 
 void EmulatedDevice::Run(const std::string& operation, bool fails,

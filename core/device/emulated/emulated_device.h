@@ -18,9 +18,11 @@
 #include "core/base/buffer.h"
 #include "core/base/device.h"
 #include "core/base/kernel_table.h"
+#include "core/base/memory_place.h"
 #include "core/base/mutex.h"
 #include "core/base/stream.h"
 #include "core/device/emulated/device_arena.h"
+#include "core/device/emulated/emulated_sharing.h"
 #include "core/device/emulated/emulated_stream.h"
 #include "core/device/emulated/pinned_memory.h"
 #include "core/device/emulated/quiet_ptr.h"
@@ -38,6 +40,8 @@ struct EmulatedDeviceOptions {
   // The most blocks that live at once. Each takes two of the mappings that the system allows a
   // process (vm.max_map_count, 65,530 by default).
   size_t most_blocks = 24'000;
+  // Whether other processes may map the memory.
+  bool shareable = false;
 };
 
 // One of several devices that are created together.
@@ -78,6 +82,7 @@ class EmulatedDevice : public Device, public std::enable_shared_from_this<Emulat
   absl::Status health() const override;
   // Work that has not begun is not done any more.
   void Lose(absl::string_view reason) override;
+  EmulatedSharing* sharing() override { return sharing_.get(); }
 
   // The bytes from `address` to the end of its block; 0 if it is in no block that lives.
   size_t BytesToEnd(const void* address) const;
@@ -98,22 +103,27 @@ class EmulatedDevice : public Device, public std::enable_shared_from_this<Emulat
   void RefuseOperation(int nth);
   // Lets a kernel or copy fail while it runs. It does nothing, and the device is lost.
   void FailOperation(int nth);
+  // Refuses to record an event. The device goes on.
+  void RefuseEvent(int nth);
 
  private:
+  friend class EmulatedSharing;
   friend class EmulatedStream;
   class DefaultMemory;
   class DeviceBlock;
   struct Living {
     size_t size = 0;
     size_t offset = 0;              // of its part of the pool
-    std::vector<uint32_t> streams;  // that use it; the first one has allocated it
+    std::vector<uint32_t> streams;  // that use it; the first one has allocated or imported it
+    // How many blocks have these bytes of another process. 0 for memory of this device.
+    size_t imports = 0;
 
     bool UsedBy(uint32_t stream) const {
       return std::find(streams.begin(), streams.end(), stream) != streams.end();
     }
   };
 
-  EmulatedDevice(std::string name, const EmulatedDeviceOptions& options,
+  EmulatedDevice(int number, const EmulatedDeviceOptions& options,
                  emulated::QuietPtr<emulated::StreamScheduler> scheduler,
                  std::unique_ptr<emulated::DeviceArena> arena);
   absl::StatusOr<EmulatedStream*> NewStream();
@@ -125,6 +135,19 @@ class EmulatedDevice : public Device, public std::enable_shared_from_this<Emulat
   // One of the streams that use the block that was freed as number `freed` has come to its end. The
   // last one closes it.
   void Leave(uint64_t freed, const std::byte* address, size_t size);
+  // The place of all blocks of the device.
+  const MemoryPlace& place() const;
+  emulated::DeviceArena& arena() const { return *arena_; }
+  // Notes that there is one block more with these bytes of another process. Requires: the caller
+  // keeps the device alive.
+  void KeepImported(const std::byte* address, size_t bytes);
+  // Takes that back, and calls `then` once behind all work that the streams which use the block
+  // have now, on the thread for completions.
+  void DropImported(const std::byte* address, absl::AnyInvocable<void()> then);
+  // Whether the bytes are in memory of this device, or in memory that it has mapped.
+  bool Contains(const void* address, size_t bytes) const;
+  // Returns the address for operations. Ends the process if there is none.
+  std::byte* Inside(const void* address) const;
   absl::Status AlsoUses(uint32_t stream, const Block& block);
   absl::Status WaitForUsers(EmulatedStream& stream, const Block& block);
   // Returns what is known of the block; null if it is none of this device.
@@ -132,6 +155,8 @@ class EmulatedDevice : public Device, public std::enable_shared_from_this<Emulat
   // Counts an operation that is to be added. Returns whether it will fail, or an error that
   // refuses it.
   absl::StatusOr<bool> Admit(absl::string_view operation);
+  // Counts an event that is to be recorded. Returns an error if it is refused.
+  absl::Status AdmitEvent(absl::string_view stream);
   void CountKernel();
   void CountCopy();
   void Run(const std::string& operation, bool fails, absl::AnyInvocable<void()>& run);
@@ -143,6 +168,7 @@ class EmulatedDevice : public Device, public std::enable_shared_from_this<Emulat
   const std::unique_ptr<emulated::DeviceArena> arena_;
   const std::unique_ptr<emulated::PinnedMemory> pinned_;
   const std::unique_ptr<DefaultMemory> memory_;
+  const std::unique_ptr<EmulatedSharing> sharing_;
   EmulatedStream* default_stream_ = nullptr;
 
   mutable Mutex mutex_;                             // leaf
@@ -155,8 +181,9 @@ class EmulatedDevice : public Device, public std::enable_shared_from_this<Emulat
   size_t blocks_ PSD_GUARDED_BY(mutex_) = 0;
   std::shared_ptr<EmulatedDevice> self_ PSD_GUARDED_BY(mutex_);       // null if there are no blocks
   std::map<const std::byte*, Living> living_ PSD_GUARDED_BY(mutex_);  // in the order of the host
-  std::map<const std::byte*, size_t> open_ PSD_GUARDED_BY(mutex_);    // in the order of streams
-  uint64_t freed_ PSD_GUARDED_BY(mutex_) = 0;                         // numbers the freed blocks
+  size_t imported_ PSD_GUARDED_BY(mutex_) = 0;  // how many of these are of other processes
+  std::map<const std::byte*, size_t> open_ PSD_GUARDED_BY(mutex_);  // in the order of streams
+  uint64_t freed_ PSD_GUARDED_BY(mutex_) = 0;                       // numbers the freed blocks
   size_t kernels_launched_ PSD_GUARDED_BY(mutex_) = 0;
   size_t copies_added_ PSD_GUARDED_BY(mutex_) = 0;
   // How many streams have not yet come to the end of a freed block, by its number.
@@ -165,6 +192,7 @@ class EmulatedDevice : public Device, public std::enable_shared_from_this<Emulat
   int fail_allocation_ PSD_GUARDED_BY(mutex_) = 0;  // counts down to the fault; 0 for none
   int refuse_operation_ PSD_GUARDED_BY(mutex_) = 0;
   int fail_operation_ PSD_GUARDED_BY(mutex_) = 0;
+  int refuse_event_ PSD_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace psd

@@ -88,7 +88,7 @@ Device& EmulatedStream::device() const {
 }
 
 absl::StatusOr<std::shared_ptr<Event>> EmulatedStream::Record() {
-  PSD_RETURN_IF_ERROR(device_.health());
+  PSD_RETURN_IF_ERROR(device_.AdmitEvent(name()));
   return Mark();
 }
 
@@ -209,7 +209,7 @@ absl::Status EmulatedStream::AddKernel(absl::string_view kernel, absl::AnyInvoca
 
 absl::Status EmulatedStream::CheckAddress(absl::string_view operation, const void* address,
                                           size_t bytes) const {
-  if (device_.arena_->Contains(address, bytes)) return absl::OkStatus();
+  if (device_.Contains(address, bytes)) return absl::OkStatus();
   return NotInMemory(operation, name(), device_.name(), bytes);
 }
 
@@ -240,7 +240,7 @@ bool EmulatedStream::Backwards() const {
 }
 
 std::byte* EmulatedStream::Inside(const void* address) const {
-  return device_.arena_->Inside(address);
+  return device_.Inside(address);
 }
 
 }  // namespace psd

@@ -165,6 +165,28 @@ void StreamScheduler::OnPassed(StreamPoint point, absl::AnyInvocable<void()> the
   progress_.NotifyAll();
 }
 
+void StreamScheduler::CallBehind(const std::vector<uint32_t>& streams,
+                                 absl::AnyInvocable<void()> then) {
+  struct Call {
+    size_t left;  // how many streams have not come to their point; for the completion thread
+    absl::AnyInvocable<void()> then;
+  };
+  const QuietPtr<Call> call(std::shared_ptr<Call>(new Call{streams.size(), std::move(then)}));
+  // No stream waits for another one here, because that would hide missing events.
+  std::vector<StreamPoint> points;
+  for (const uint32_t stream : streams)
+    points.push_back(Add(stream, [call] { PSD_TSAN_RELEASE(call.get()); }));
+  for (const StreamPoint& point : points) {
+    OnPassed(point, [call] {
+      PSD_TSAN_ACQUIRE(call.get());
+      if (--call->left > 0) return;
+      // An operation that has ended may still hold the call, but nothing of what it keeps.
+      absl::AnyInvocable<void()> now = std::move(call->then);
+      now();
+    });
+  }
+}
+
 uint64_t StreamScheduler::Draw() {
   QuietLock lock(mutex_);
   return random_();

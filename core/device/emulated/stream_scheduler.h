@@ -59,6 +59,8 @@ class StreamScheduler {
   void WaitForAll();
   // Calls `then` exactly once, on the thread for completions, when `point` has passed.
   void OnPassed(StreamPoint point, absl::AnyInvocable<void()> then);
+  // As OnPassed, when all work is done that the streams have now. Requires: at least one stream.
+  void CallBehind(const std::vector<uint32_t>& streams, absl::AnyInvocable<void()> then);
 
   // Returns a number that depends on the seed and on how often this was called.
   uint64_t Draw();

@@ -63,6 +63,7 @@ void AddPeers(const StatusService::Uses& uses, v1::WorkerStatus& status) {
     state.set_connected(peer.connected);
     state.set_link(peer.link);
     state.set_why_not_shared(peer.why_not_shared);
+    state.set_device_memory(uses.loans.HowServed(peer.peer.incarnation));
     state.set_epoch_here(peer.epoch_here);
     state.set_epoch_there(peer.epoch_there);
     state.set_lease_left_s(absl::ToDoubleSeconds(std::max(peer.lease_left, absl::ZeroDuration())));

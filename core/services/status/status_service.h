@@ -9,6 +9,7 @@
 #include "core/base/clock.h"
 #include "core/base/memory_budget.h"
 #include "core/base/work_threads.h"
+#include "core/device_loans/device_loans.h"
 #include "core/dist_autograd/dist_autograd.h"
 #include "core/program/program_cache.h"
 #include "core/rpc/declared_method.h"
@@ -40,6 +41,7 @@ class StatusService {
     const rpc::PeerDirectory& peers;
     const Clock& clock;
     const std::string& address;  // at which this worker can be dialled
+    const device_loans::DeviceLoans& loans;
   };
 
   // Registers the methods. The agent must not have started.

@@ -69,8 +69,9 @@ bool DevicePulls::HasRoom(const rpc::ServerCall& call) const {
   return session == sessions_.end() || session->second.pulls.size() < kPerSession;
 }
 
-void DevicePulls::LeaveOut(rpc::ServerCall& call, rpc::Contents& answer,
-                           const std::vector<Tensor>& tensors) {
+std::function<void()> DevicePulls::LeaveOut(rpc::ServerCall& call, rpc::Contents& answer,
+                                            const std::vector<Tensor>& tensors,
+                                            const v1::BorrowOffer* offer, bool may_lend) {
   v1::LeftOut left_out;
   auto pull = std::make_shared<std::vector<Buffer>>();
   for (size_t i = 0; i < answer.payload.buffers.size(); ++i) {
@@ -83,14 +84,31 @@ void DevicePulls::LeaveOut(rpc::ServerCall& call, rpc::Contents& answer,
     buffer = Buffer();
     pull->push_back(tensors[pull->size()].AsBuffer());
   }
-  if (pull->empty()) return;
+  if (pull->empty()) return [] {};
+  std::function<void()> take_back = [] {};
+  std::vector<v1::LentBlock> lent;
+  if (offer != nullptr && may_lend) lent = loans_.Lend(*offer, *pull);
+  loans_.NoteServed(call.caller().incarnation, offer, lent.size(), pull->size());
+  if (!lent.empty()) {
+    for (const v1::LentBlock& block : lent) *left_out.add_lent() = block;
+    take_back = [this, offer = *offer, lent = std::move(lent)] { loans_.TakeBack(offer, lent); };
+  }
   const GlobalId session = rpc::SessionOf(call);
   const uint64_t id = Add(session, std::move(pull));
   left_out.set_pull(id);
+  take_back = [this, session, id, end_loans = std::move(take_back)] {
+    End(session, id);
+    end_loans();
+  };
   // If the session has ended meanwhile, nobody else would end the pull.
-  if (call.cancelled()) End(session, id);
-  call.OnAnswerDropped([this, session, id] { End(session, id); });
+  if (call.cancelled()) {
+    take_back();
+    left_out.clear_lent();
+    loans_.ForgetServed(call.caller().incarnation);
+  }
+  call.OnAnswerDropped(take_back);
   answer.attachments.push_back({kLeftOutTag, left_out.SerializeAsString()});
+  return take_back;
 }
 
 absl::Status DevicePulls::ServePiece(const rpc::Answer<rpc::Contents>& answer,

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -40,6 +41,13 @@ absl::StatusOr<v1::LeftOut> ParseLeftOut(const rpc::Reply& reply) {
     constexpr auto kMost = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
     if (left_out.bytes(i) == 0 || left_out.bytes(i) > kMost) return Malformed(reply);
   }
+  for (int i = 0; i < left_out.lent_size(); ++i) {
+    const v1::LentBlock& lent = left_out.lent(i);
+    const auto count = static_cast<uint32_t>(left_out.buffers_size());
+    if (i > 0 && lent.number() <= left_out.lent(i - 1).number()) return Malformed(reply);
+    if (lent.number() >= count) return Malformed(reply);
+    if (lent.bytes() != left_out.bytes(static_cast<int>(lent.number()))) return Malformed(reply);
+  }
   return left_out;
 }
 
@@ -68,6 +76,8 @@ void EndPull(rpc::RpcAgent& agent, const rpc::Reply& fetched, uint64_t pull) {
 // Memory for one tensor that was left out.
 class Assembly {
  public:
+  // Memory that is filled already.
+  explicit Assembly(Buffer whole) : buffer_(std::move(whole)), whole_(true) {}
   static absl::StatusOr<Assembly> Create(size_t bytes, Device* device) {
     if (device == nullptr) {
       PSD_ASSIGN_OR_RETURN(Tensor memory, Tensor::Empty({static_cast<int64_t>(bytes)}, DType::kU8));
@@ -83,14 +93,16 @@ class Assembly {
     return CopyBytes(device_, data_ + offset, nullptr, bytes.data(), bytes.size());
   }
   const Buffer& buffer() const { return buffer_; }
+  bool whole() const { return whole_; }
 
  private:
   Assembly(Device* device, Buffer buffer, std::byte* data)
       : device_(device), buffer_(std::move(buffer)), data_(data) {}
 
-  Device* device_;
+  Device* device_ = nullptr;
   Buffer buffer_;
-  std::byte* data_;
+  std::byte* data_ = nullptr;
+  bool whole_ = false;
 };
 
 // One pull. Shared by its pieces under way. Thread-safe.
@@ -103,6 +115,10 @@ class Collector : public std::enable_shared_from_this<Collector> {
         left_out_(std::move(left_out)),
         device_(device),
         deadline_(deadline) {}
+  ~Collector() {
+    for (; next_lent_ < left_out_.lent_size(); ++next_lent_)
+      uses_.loans->Decline(reply_.callee, left_out_.lent(next_lent_));
+  }
 
   Future<rpc::Reply> Start() {
     // The memory is charged as that of the executor's tasks.
@@ -129,12 +145,41 @@ class Collector : public std::enable_shared_from_this<Collector> {
   }
 
   absl::Status Begin() PSD_EXCLUDES(mutex_) {
-    for (const uint64_t bytes : left_out_.bytes()) {
-      PSD_ASSIGN_OR_RETURN(Assembly assembly, Assembly::Create(bytes, device_));
+    for (int i = 0; i < left_out_.buffers_size(); ++i) {
+      if (std::optional<Buffer> borrowed = Borrow(i)) {
+        assemblies_.emplace_back(*std::move(borrowed));
+        continue;
+      }
+      PSD_ASSIGN_OR_RETURN(Assembly assembly, Assembly::Create(left_out_.bytes(i), device_));
       assemblies_.push_back(std::move(assembly));
     }
     for (size_t i = 0; i < kPiecesUnderWay; ++i) AskNext();
+    bool nothing_left = false;
+    {
+      MutexLock lock(mutex_);
+      nothing_left = under_way_ == 0 && next_.number == left_out_.bytes_size();
+    }
+    if (nothing_left) End(absl::OkStatus());
     return absl::OkStatus();
+  }
+
+  // Returns the bytes of the buffer with this number if they are read where the owner has them.
+  // Requires: it was called for all smaller numbers.
+  std::optional<Buffer> Borrow(int number) {
+    const bool lent = next_lent_ < left_out_.lent_size() &&
+                      left_out_.lent(next_lent_).number() == static_cast<uint32_t>(number);
+    if (!lent) {
+      if (device_ != nullptr) uses_.loans->NoteCopied(reply_.callee, *device_);
+      return std::nullopt;
+    }
+    const v1::LentBlock& block = left_out_.lent(next_lent_++);
+    if (device_ == nullptr) {
+      uses_.loans->Decline(reply_.callee, block);
+      return std::nullopt;
+    }
+    absl::StatusOr<Buffer> borrowed = uses_.loans->Borrow(reply_.callee, *device_, block);
+    if (!borrowed.ok()) return std::nullopt;  // which was logged
+    return *std::move(borrowed);
   }
 
   // Asks for the next piece, if there is one.
@@ -142,6 +187,7 @@ class Collector : public std::enable_shared_from_this<Collector> {
     Piece piece;
     {
       MutexLock lock(mutex_);
+      while (next_.number < left_out_.bytes_size() && Assembled(next_.number)) ++next_.number;
       if (ended_ || next_.number == left_out_.bytes_size()) return;
       piece = next_;
       const uint64_t left = left_out_.bytes(next_.number) - next_.offset;
@@ -169,6 +215,8 @@ class Collector : public std::enable_shared_from_this<Collector> {
         });
   }
 
+  bool Assembled(int number) const { return assemblies_[static_cast<size_t>(number)].whole(); }
+
   absl::Status Store(const Piece& piece, const std::vector<Buffer>& buffers) PSD_EXCLUDES(mutex_) {
     if (buffers.size() != 1 || buffers[0].size() != piece.bytes)
       return absl::InvalidArgumentError(
@@ -178,6 +226,7 @@ class Collector : public std::enable_shared_from_this<Collector> {
     bool all = false;
     {
       MutexLock lock(mutex_);
+      while (next_.number < left_out_.bytes_size() && Assembled(next_.number)) ++next_.number;
       all = --under_way_ == 0 && next_.number == left_out_.bytes_size();
     }
     if (all) {
@@ -207,9 +256,10 @@ class Collector : public std::enable_shared_from_this<Collector> {
   Device* const device_;  // null is the host
   const absl::Time deadline_;
   const Promise<rpc::Reply> whole_;
-  std::vector<Assembly>
-      assemblies_;  // one for each buffer; made before the first piece is asked for
-  Mutex mutex_;     // leaf
+  // One for each buffer. Made before the first piece is asked for, as is next_lent_.
+  std::vector<Assembly> assemblies_;
+  int next_lent_ = 0;                  // the next loan to be borrowed or declined
+  Mutex mutex_;                        // leaf
   Piece next_ PSD_GUARDED_BY(mutex_);  // the next piece to ask for; its size is not known yet
   size_t under_way_ PSD_GUARDED_BY(mutex_) = 0;
   bool ended_ PSD_GUARDED_BY(mutex_) = false;
@@ -231,7 +281,9 @@ Future<rpc::Reply> CollectPieces(const PieceCollection& uses, const rpc::Reply& 
 void GiveUpPieces(const PieceCollection& uses, const rpc::Reply& reply) {
   if (!LeavesOut(reply)) return;
   const absl::StatusOr<v1::LeftOut> left_out = ParseLeftOut(reply);
-  if (left_out.ok()) EndPull(uses.agent, reply, left_out->pull());
+  if (!left_out.ok()) return;
+  for (const v1::LentBlock& block : left_out->lent()) uses.loans->Decline(reply.callee, block);
+  EndPull(uses.agent, reply, left_out->pull());
 }
 
 }  // namespace psd::services

@@ -293,7 +293,7 @@ Future<store::Values> ValueService::FetchFrom(const std::string& owner,
   const Receiving receiving = Receive(options, wanted);
   // Captures the RRefs, so that the values live until the answer has come.
   return Received<store::Values>(
-      StartFetch(owner, rrefs, context, /*versions=*/false, options), receiving,
+      StartFetch(owner, rrefs, context, /*versions=*/false, options, receiving.device()), receiving,
       [this, owner, rrefs, context, device = receiving.device()](
           const absl::StatusOr<rpc::Reply>& reply) -> absl::StatusOr<store::Values> {
         return Fetched(owner, rrefs.size(), context, reply, device);
@@ -333,7 +333,8 @@ absl::StatusOr<ValueService::Fetching> ValueService::StartFetches(
     if (part.owner == uses_.agent.self().name) {
       fetching.here = FetchHere(mine, context != nullptr, options, wanted);
     } else {
-      fetching.replies[i] = StartFetch(part.owner, mine, context, /*versions=*/false, options);
+      fetching.replies[i] = StartFetch(part.owner, mine, context, /*versions=*/false, options,
+                                       fetching.receiving.device());
     }
   }
   return fetching;
@@ -424,7 +425,8 @@ Future<std::vector<PinnedVersion>> ValueService::PullFrom(const std::string& own
         });
   }
   const Receiving receiving = Receive(options, wanted);
-  const Future<rpc::Reply> reply = StartFetch(owner, rrefs, nullptr, /*versions=*/true, options);
+  const Future<rpc::Reply> reply =
+      StartFetch(owner, rrefs, nullptr, /*versions=*/true, options, receiving.device());
   return Received<std::vector<PinnedVersion>>(
       reply, receiving,
       [owner, rrefs = std::move(rrefs),
@@ -450,23 +452,26 @@ Future<std::vector<PinnedVersion>> ValueService::PullFrom(const std::string& own
 Future<rpc::Reply> ValueService::StartFetch(const std::string& owner,
                                             const std::vector<RRef>& rrefs,
                                             const dist_autograd::ContextPtr& context, bool versions,
-                                            const rpc::CallOptions& options) {
-  if (rref::AllMade(rrefs)) return SendFetch(owner, rrefs, context, versions, options);
+                                            const rpc::CallOptions& options, Device* device) {
+  if (rref::AllMade(rrefs)) return SendFetch(owner, rrefs, context, versions, options, device);
   return uses_.creations.After<rpc::Reply>(
-      rrefs, options, [this, owner, rrefs, context, versions](const rpc::CallOptions& left) {
-        return SendFetch(owner, rrefs, context, versions, left);
+      rrefs, options,
+      [this, owner, rrefs, context, versions, device](const rpc::CallOptions& left) {
+        return SendFetch(owner, rrefs, context, versions, left, device);
       });
 }
 
 Future<rpc::Reply> ValueService::SendFetch(const std::string& owner, const std::vector<RRef>& rrefs,
                                            const dist_autograd::ContextPtr& context, bool versions,
-                                           const rpc::CallOptions& options) {
+                                           const rpc::CallOptions& options, Device* device) {
   using Result = Future<rpc::Reply>;
   absl::Status usable = uses_.rrefs.CheckUsable(rrefs);
   if (!usable.ok()) return Result::Ready(usable);
   v1::FetchRequest message;
   message.set_versions(versions);
   message.set_in_pieces(true);
+  const rpc::PeerInfo lender = {owner, rrefs[0].body()->owner_incarnation()};
+  if (auto offer = uses_.loans->OfferTo(lender, device)) *message.mutable_borrow() = *offer;
   message.mutable_incarnations()->Reserve(static_cast<int>(rrefs.size()));
   message.mutable_counters()->Reserve(static_cast<int>(rrefs.size()));
   for (const RRef& rref : rrefs) {
@@ -480,9 +485,17 @@ Future<rpc::Reply> ValueService::SendFetch(const std::string& owner, const std::
     if (!attachment.ok()) return Result::Ready(attachment.status());
     request.attachments.push_back(*std::move(attachment));
   }
-  return rpc::Ask(uses_.agent, kValueFetch,
-                  {owner, rrefs[0].body()->owner_incarnation(), /*session_bound=*/true},
-                  std::move(request), options);
+  const Result fetched =
+      rpc::Ask(uses_.agent, kValueFetch,
+               {owner, rrefs[0].body()->owner_incarnation(), /*session_bound=*/true},
+               std::move(request), options);
+  if (message.has_borrow()) {
+    fetched.OnReady([loans = uses_.loans, lender,
+                     offer = message.borrow()](const absl::StatusOr<rpc::Reply>& reply) {
+      if (!reply.ok()) loans->Withdraw(lender, offer);
+    });
+  }
+  return fetched;
 }
 
 }  // namespace psd::services

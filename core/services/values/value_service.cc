@@ -164,6 +164,16 @@ absl::StatusOr<PinnedForPieces> PinForPieces(absl::Span<store::Parameter* const>
   return result;
 }
 
+// Returns an event behind the work that writes those of `tensors` that are on `device`; they were
+// pinned on this thread. No event if there are none, or the device gives none.
+DeviceEvent BehindWrites(const std::vector<Tensor>& tensors, Device* device) {
+  const auto there = [device](const Tensor& tensor) { return tensor.device() == device; };
+  if (device == nullptr || std::none_of(tensors.begin(), tensors.end(), there)) return {};
+  // The pins have ordered the default stream behind that work.
+  absl::StatusOr<std::shared_ptr<Event>> event = device->default_stream().Record();
+  return event.ok() ? DeviceEvent{device, *std::move(event)} : DeviceEvent();
+}
+
 // Does the same as Exchange::EncodeReply for a group that has only parameters, which are pinned,
 // but creates no tensors, variables and graph nodes for them. Tensors on devices become buffers
 // there.
@@ -197,7 +207,8 @@ absl::Status NamingError(const ValueService::Uses& uses, const std::string& name
 
 }  // namespace
 
-ValueService::ValueService(Uses uses) : uses_(std::move(uses)), pulls_(uses_.completions) {
+ValueService::ValueService(Uses uses)
+    : uses_(std::move(uses)), pulls_(uses_.completions, *uses_.loans) {
   rpc::Serve(uses_.agent, kValueGetOrCreate, this, &ValueService::ServeGetOrCreate);
   rpc::Serve(uses_.agent, kValueLookup, this, &ValueService::ServeLookup);
   rpc::Serve(uses_.agent, kValueDrop, this, &ValueService::ServeDrop);
@@ -208,6 +219,7 @@ ValueService::ValueService(Uses uses) : uses_(std::move(uses)), pulls_(uses_.com
   rpc::Serve(uses_.agent, kValueList, this, &ValueService::ServeList);
   uses_.agent.OnSessionEnded([this](const rpc::PeerInfo& peer, uint64_t epoch) {
     pulls_.OnSessionEnded({peer.incarnation, epoch});
+    uses_.loans->ForgetServed(peer.incarnation);
   });
 }
 
@@ -292,21 +304,40 @@ absl::Status ValueService::ServeFetch(const rpc::Answer<rpc::Contents>& answer,
   PSD_ASSIGN_OR_RETURN(const store::EntryGroupPtr group, FindAll(uses_.store, request));
   PSD_RETURN_IF_ERROR(
       rref::Authorize(uses_.agent.access(), rpc::AskerOf(*call), rpc::Right::kRead, *group));
-  if (!group->on_device) {
-    answer(ReadGroup(*call, received.context, *group, request));
-    return absl::OkStatus();
-  }
-  rpc::RunBySize(uses_.executor, /*light=*/false, answer,
-                 [this, call, context = received.context, group, request = std::move(request)] {
-                   return ReadGroup(*call, context, *group, request);
+  const bool light = !group->on_device;
+  rpc::RunBySize(uses_.executor, light, answer,
+                 [this, answer, context = received.context, group, request = std::move(request)] {
+                   return ReadAndAnswer(answer, context, *group, request);
                  });
   return absl::OkStatus();
 }
 
-absl::StatusOr<rpc::Contents> ValueService::ReadGroup(rpc::ServerCall& call,
-                                                      const dist_autograd::ContextPtr& context,
-                                                      const store::EntryGroup& group,
-                                                      const v1::FetchRequest& request) {
+absl::Status ValueService::ReadAndAnswer(const rpc::Answer<rpc::Contents>& answer,
+                                         const dist_autograd::ContextPtr& context,
+                                         const store::EntryGroup& group,
+                                         const v1::FetchRequest& request) {
+  PSD_ASSIGN_OR_RETURN(Read read, ReadGroup(*answer.call(), context, group, request));
+  if (read.after.event == nullptr) {
+    answer(std::move(read.reply));
+    return absl::OkStatus();
+  }
+  const DeviceEvent after = read.after;
+  uses_.completions.OnPassed(after, [answer, read = std::move(read)](absl::Status done) mutable {
+    // Nobody takes the answer any more, and a session that has ended releases no loans.
+    if (done.ok() && answer.call()->cancelled())
+      done = absl::CancelledError("value.fetch: the caller has given up");
+    if (done.ok()) return answer(std::move(read.reply));
+    read.take_back();
+    answer(std::move(done));
+  });
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ValueService::Read> ValueService::ReadGroup(rpc::ServerCall& call,
+                                                           const dist_autograd::ContextPtr& context,
+                                                           const store::EntryGroup& group,
+                                                           const v1::FetchRequest& request) {
+  Read read;
   if (group.parameters.size() == group.entries.size()) {
     const bool in_pieces = group.on_device && request.in_pieces() && pulls_.HasRoom(call);
     PinnedForPieces held;
@@ -316,17 +347,22 @@ absl::StatusOr<rpc::Contents> ValueService::ReadGroup(rpc::ServerCall& call,
       PSD_ASSIGN_OR_RETURN(held.pinned,
                            store::Parameter::PinTogether(group.parameters, group.keeper));
     }
-    PSD_ASSIGN_OR_RETURN(rpc::Contents reply, EncodeParameters(uses_.autograd, context, group,
-                                                               held.pinned, request.versions()));
-    if (in_pieces) pulls_.LeaveOut(call, reply, held.on_devices);
-    return reply;
+    PSD_ASSIGN_OR_RETURN(read.reply, EncodeParameters(uses_.autograd, context, group, held.pinned,
+                                                      request.versions()));
+    if (!in_pieces) return read;
+    const v1::BorrowOffer* const offer = request.has_borrow() ? &request.borrow() : nullptr;
+    if (offer != nullptr) read.after = BehindWrites(held.on_devices, uses_.loans->DeviceOf(*offer));
+    read.take_back = pulls_.LeaveOut(call, read.reply, held.on_devices, offer,
+                                     /*may_lend=*/read.after.event != nullptr);
+    return read;
   }
   if (request.versions()) {
     return absl::InvalidArgumentError(
         "value.fetch: versions are asked for, but not all values are parameters");
   }
   PSD_ASSIGN_OR_RETURN(const store::Values values, store::Entry::ReadAll(group.entries));
-  return uses_.exchange.EncodeReply(call, context, values);
+  PSD_ASSIGN_OR_RETURN(read.reply, uses_.exchange.EncodeReply(call, context, values));
+  return read;
 }
 
 absl::Status ValueService::ServePiece(const rpc::Answer<rpc::Contents>& answer,

@@ -2,6 +2,7 @@
 
 // Values on other workers: creates, looks up, fetches, assigns, drops and lists them.
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "core/base/future.h"
 #include "core/change/change.h"
 #include "core/change/changes.h"
+#include "core/device_loans/device_loans.h"
 #include "core/dist_autograd/context.h"
 #include "core/dist_autograd/dist_autograd.h"
 #include "core/dist_autograd/exchange.h"
@@ -88,6 +90,8 @@ class ValueService {
     std::shared_ptr<Executor> continuations;  // shared with the futures that users hold
     CompletionThreads& completions;           // send values on devices
     const Clock& clock;
+    // Spares copies of values on devices. Shared with the pulls that are under way.
+    std::shared_ptr<device_loans::DeviceLoans> loans;
   };
 
   // Registers the methods. The agent must not have started.
@@ -172,11 +176,21 @@ class ValueService {
   // Drops a name that `asker` may drop. Errors: as rref::UnknownName.
   absl::Status DropAllowed(const rpc::Asker& asker, const std::string& name);
   absl::Status ServeFetch(const rpc::Answer<rpc::Contents>& answer, v1::FetchRequest request);
-  // Returns the reply to a fetch. Waits for the devices of the values.
-  absl::StatusOr<rpc::Contents> ReadGroup(rpc::ServerCall& call,
-                                          const dist_autograd::ContextPtr& context,
-                                          const store::EntryGroup& group,
-                                          const v1::FetchRequest& request);
+  // The reply to a fetch.
+  struct Read {
+    rpc::Contents reply;
+    // If it has an event, the reply may be sent only when this has passed. Otherwise it is given to
+    // the caller at once.
+    DeviceEvent after;
+    std::function<void()> take_back;  // to be called if the reply is not sent, for such a reply
+  };
+  // Waits for the devices of the values.
+  absl::StatusOr<Read> ReadGroup(rpc::ServerCall& call, const dist_autograd::ContextPtr& context,
+                                 const store::EntryGroup& group, const v1::FetchRequest& request);
+  // As ReadGroup, and answers when the reply may be sent.
+  absl::Status ReadAndAnswer(const rpc::Answer<rpc::Contents>& answer,
+                             const dist_autograd::ContextPtr& context,
+                             const store::EntryGroup& group, const v1::FetchRequest& request);
   absl::Status ServePiece(const rpc::Answer<rpc::Contents>& answer, v1::PullPieceRequest request);
   absl::Status ServeEndPull(const rpc::CallPtr& call, v1::PullEnd request);
   absl::Status ServeAssign(const rpc::Answer<v1::AssignReply>& answer,
@@ -191,7 +205,9 @@ class ValueService {
     Device* device() const { return wanted.value_or(nullptr); }
   };
   Receiving Receive(const rpc::CallOptions& options, store::WantedDevice wanted) const;
-  PieceCollection Pieces() const { return {uses_.agent, uses_.executor, uses_.clock, gate_}; }
+  PieceCollection Pieces() const {
+    return {uses_.agent, uses_.executor, uses_.clock, gate_, uses_.loans};
+  }
   // Returns what `decode` makes of the whole answer, for which pieces may have to be fetched.
   template <typename T, typename Decoder>
   Future<T> Received(const Future<rpc::Reply>& reply, const Receiving& receiving, Decoder decode);
@@ -226,11 +242,11 @@ class ValueService {
                               const rpc::CallOptions& options);
   Future<rpc::Reply> StartFetch(const std::string& owner, const std::vector<rref::RRef>& rrefs,
                                 const dist_autograd::ContextPtr& context, bool versions,
-                                const rpc::CallOptions& options);
+                                const rpc::CallOptions& options, Device* device);
   // Sends "value.fetch". Requires: the values of all `rrefs` have been made.
   Future<rpc::Reply> SendFetch(const std::string& owner, const std::vector<rref::RRef>& rrefs,
                                const dist_autograd::ContextPtr& context, bool versions,
-                               const rpc::CallOptions& options);
+                               const rpc::CallOptions& options, Device* device);
 
   const Uses uses_;
   DevicePulls pulls_;

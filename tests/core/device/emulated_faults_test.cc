@@ -40,6 +40,18 @@ TEST(EmulatedFaultsTest, ARefusedOperationChangesNothing) {
   EXPECT_TRUE(device->health().ok());
 }
 
+TEST(EmulatedFaultsTest, AnEventIsRefusedOnRequestAndTheNextOneIsNot) {
+  const auto device = NewDevice();
+  EmulatedStream& stream = device->default_stream();
+  device->RefuseEvent(2);
+  EXPECT_TRUE(stream.Record().ok());
+  const absl::Status refused = stream.Record().status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInternal);
+  EXPECT_THAT(refused.message(), HasSubstr("emu:0 refused to record an event on stream 0"));
+  EXPECT_TRUE(RecordOn(stream)->Wait().ok());
+  EXPECT_TRUE(device->health().ok());
+}
+
 template <typename T>
 struct ReadAll {
   void operator()(size_t i, const DeviceArray<const T>& from, const DeviceArray<T>& to) const {

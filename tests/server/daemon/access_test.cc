@@ -64,6 +64,7 @@ const std::map<std::string, std::string>& Unasked() {
       {"save.close", "gives up a save that the same session has opened"},
       {"value.piece", "reads what the same session was given by value.fetch"},
       {"value.end_pull", "gives back what the same session holds"},
+      {"device.return_loans", "gives back what the process that has the key holds"},
       {"optimizer.end_turn", "gives back what the same session holds"},
       {"optimizer.leave", "gives back what the same session holds"},
   };

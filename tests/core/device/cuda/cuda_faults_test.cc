@@ -98,9 +98,9 @@ TEST_F(CudaFaultsTest, ADeviceLeavesNothingBehind) {
 }
 
 TEST_F(CudaFaultsTest, ADeviceThatCannotBeOpenedLeavesNothingBehind) {
-  for (const char* function :
-       {"cudaSetDevice", "cudaStreamCreateWithFlags", "cudaMemPoolCreate",
-        "cudaMemPoolSetAttribute", "cudaMallocFromPoolAsync", "cudaFreeAsync", "cudaHostAlloc"}) {
+  for (const char* function : {"cudaSetDevice", "cudaStreamCreateWithFlags", "cudaMemPoolCreate",
+                               "cudaMemPoolSetAttribute", "cudaMallocFromPoolAsync",
+                               "cudaFreeAsync", "cudaGetDeviceProperties", "cudaHostAlloc"}) {
     ResetFakeCuda();
     FailNextCall(function, cudaErrorMemoryAllocation);
     CudaDeviceOptions options;

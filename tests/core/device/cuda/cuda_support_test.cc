@@ -41,6 +41,15 @@ TEST(CudaSupportTest, AGoodMachineLacksNothing) {
   EXPECT_TRUE(CheckSupport(GoodFacts()).ok());
 }
 
+TEST(CudaSupportTest, ADriverThatCannotShareMemoryIsNamedIfItShall) {
+  CudaFacts facts = GoodFacts();
+  EXPECT_EQ(CheckSharing(facts).message(),
+            "cuda:0 cannot be opened: the driver cannot share memory of the GPU between "
+            "processes; open the device without sharing, or choose another GPU");
+  facts.has_shared_pools = true;
+  EXPECT_TRUE(CheckSharing(facts).ok());
+}
+
 TEST(CudaSupportTest, AMissingDriverIsNamed) {
   CudaFacts facts = GoodFacts();
   facts.driver_version = facts.device_count = 0;

@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "tests/core/device/cuda/fake_cuda_state.h"
+
 // An operation of a stream is a function, a wait for a point in the work of another stream, or an
 // attempt, which is repeated until it returns true.
 struct Operation {
@@ -31,9 +33,6 @@ struct CUevent_st {
   CUstream_st* stream = nullptr;
   size_t position = 0;
 };
-struct CUmemPoolHandle_st {
-  int device = 0;
-};
 
 namespace psd::testing {
 namespace {
@@ -42,23 +41,6 @@ struct FakeDevice {
   cudaError_t sticky = cudaSuccess;
   cudaError_t fails_next = cudaSuccess;
   size_t used_bytes = 0;  // in stream order
-};
-// Aligned as memory of CUDA is.
-class FakeBlock {
- public:
-  FakeBlock(size_t size, size_t alignment, int device)
-      : bytes_(std::make_unique<unsigned char[]>(size + alignment)), size_(size), device_(device) {
-    begin_ = bytes_.get() + alignment - reinterpret_cast<uintptr_t>(bytes_.get()) % alignment;
-  }
-  unsigned char* begin() const { return begin_; }
-  size_t size() const { return size_; }
-  int device() const { return device_; }
-
- private:
-  std::unique_ptr<unsigned char[]> bytes_;
-  unsigned char* begin_ = nullptr;
-  size_t size_ = 0;
-  int device_ = 0;
 };
 
 size_t PoolBytes(size_t bytes) {
@@ -156,7 +138,41 @@ cudaError_t Copy(void* to, const void* from, size_t bytes, CUstream_st* stream) 
   return cudaSuccess;
 }
 
+void FreeInStreamOrder(FakeBlock& block) {
+  block.freed = true;
+  if (block.original != nullptr) {
+    --block.original->imports;
+    block.Unmap();
+    return;
+  }
+  std::memset(block.begin(), kFreed, block.size());
+  devices[block.device()].used_bytes -= PoolBytes(block.size());
+}
+
 }  // namespace
+
+cudaError_t CallFake(const char* function, const std::function<cudaError_t()>& act) {
+  return Call(function, current, act);
+}
+
+cudaError_t CallFakeOn(const char* function, int device, const std::function<cudaError_t()>& act) {
+  return CallOn(function, device, act);
+}
+
+std::map<const void*, FakeBlock>& FakeBlocks() {
+  return blocks;
+}
+
+cudaMemPool_t NewFakePool() {
+  pools.push_back(std::make_unique<CUmemPoolHandle_st>());
+  pools.back()->device = current;
+  ++living;
+  return pools.back().get();
+}
+
+void EndFakePool() {
+  --living;
+}
 
 void ResetFakeCuda(const FakeMachine& next) {
   const std::lock_guard<std::mutex> lock(mutex);
@@ -270,7 +286,9 @@ cudaError_t cudaGetDeviceCount(int* count) {
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int /*device*/) {
   *value = attribute == cudaDevAttrComputeCapabilityMajor ? fake::machine.major
            : attribute == cudaDevAttrMemoryPoolsSupported ? fake::machine.has_memory_pools
-                                                          : 0;
+           : attribute == cudaDevAttrMemoryPoolSupportedHandleTypes
+               ? fake::machine.pool_handle_types
+               : 0;
   return cudaSuccess;
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
@@ -382,39 +400,19 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void*
 
 // ---- memory
 
-cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* properties) {
-  return fake::Call("cudaMemPoolCreate", properties->location.id, [&] {
-    fake::pools.push_back(std::make_unique<CUmemPoolHandle_st>());
-    *pool = fake::pools.back().get();
-    (*pool)->device = properties->location.id;
-    ++fake::living;
-    return cudaSuccess;
-  });
-}
-cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) {
-  return fake::CallOn("cudaMemPoolDestroy", pool->device, [] {
-    --fake::living;
-    return cudaSuccess;
-  });
-}
-cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr /*attribute*/,
-                                    void* /*value*/) {
-  return fake::CallOn("cudaMemPoolSetAttribute", pool->device, [] { return cudaSuccess; });
-}
-cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t /*bytes*/) {
-  return fake::CallOn("cudaMemPoolTrimTo", pool->device, [] { return cudaSuccess; });
-}
 cudaError_t cudaMallocFromPoolAsync(void** address, size_t bytes, cudaMemPool_t pool,
                                     cudaStream_t stream) {
   return fake::CallOn("cudaMallocFromPoolAsync", stream->device, [&] {
     fake::FakeDevice& device = fake::devices[stream->device];
-    if (pool->device != stream->device) return cudaErrorInvalidValue;
+    if (pool->device != stream->device || pool->imported) return cudaErrorInvalidValue;
     if (device.used_bytes + fake::PoolBytes(bytes) > fake::machine.memory_bytes)
       return cudaErrorMemoryAllocation;
     device.used_bytes += fake::PoolBytes(bytes);
-    fake::FakeBlock block(bytes, fake::kFakePoolUnit, stream->device);
+    fake::FakeBlock block = pool->shared != 0
+                                ? fake::NewSharedFakeBlock(bytes, stream->device, pool->shared)
+                                : fake::FakeBlock(bytes, fake::kFakePoolUnit, stream->device);
     *address = block.begin();
-    fake::blocks.emplace(*address, std::move(block));
+    fake::blocks.insert_or_assign(*address, std::move(block));
     return cudaSuccess;
   });
 }
@@ -422,10 +420,7 @@ cudaError_t cudaFreeAsync(void* address, cudaStream_t stream) {
   return fake::CallOn("cudaFreeAsync", stream->device, [&] {
     const auto found = fake::blocks.find(address);
     if (found == fake::blocks.end()) return cudaErrorInvalidValue;
-    fake::Append(stream, [&block = found->second] {
-      std::memset(block.begin(), fake::kFreed, block.size());
-      fake::devices[block.device()].used_bytes -= fake::PoolBytes(block.size());
-    });
+    fake::Append(stream, [&block = found->second] { fake::FreeInStreamOrder(block); });
     return cudaSuccess;
   });
 }

@@ -9,7 +9,8 @@
 // kFakePoolUnit bytes for each block. A call for a stream or an event of a device that is not the
 // current one of the thread fails.
 //
-// fake_cublas_lt.cc is a library for products that goes with it, and fake_nccl.cc one for groups.
+// fake_cuda_pools.cc is the part of it for pools. fake_cublas_lt.cc is a library for
+// products that goes with it, and fake_nccl.cc one for groups.
 
 #include <cstddef>
 #include <functional>
@@ -28,6 +29,7 @@ struct FakeMachine {
   int device_count = 2;
   int major = 9;
   bool has_memory_pools = true;
+  int pool_handle_types = 1;              // cudaMemHandleTypePosixFileDescriptor
   size_t memory_bytes = size_t{1} << 20;  // of each device
 };
 
@@ -53,6 +55,9 @@ void FailNextOperation(int device, int error);
 // How many objects of CUDA exist that were not destroyed: streams, events, pools, and blocks of
 // pinned memory. A stream that was destroyed before its work was done counts too.
 int LivingFakeObjects();
+
+// How many blocks have been imported and not freed, in stream order.
+int LivingFakeImports();
 
 // Adds an operation to a stream of the thread's current device. When its turn comes it is tried
 // until `attempt`, which calls nothing of CUDA, returns true; those who wait for the stream wait

@@ -1,0 +1,112 @@
+#pragma once
+
+// An owner and a trainer on one device, in one process.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "client/psd.h"
+#include "core/device/emulated/emulated_device.h"
+#include "core/device_loans/device_loans.h"
+#include "core/runtime/runtime.h"
+#include "core/services/status/status_service.h"
+#include "core/services/values/value_methods.h"
+#include "core/store/parameter.h"
+#include "core/store/store.h"
+#include "proto/psd/v1/status.pb.h"
+#include "tests/client/test_world.h"
+#include "tests/device/device_owner.h"
+#include "tests/device/test_device.h"
+
+namespace psd::testing {
+
+// Each parameter has two pieces and a short one.
+inline constexpr auto kElements =
+    static_cast<int64_t>(2 * services::kPieceBytes / sizeof(float) + 3);
+inline constexpr size_t kBytes = static_cast<size_t>(kElements) * sizeof(float);
+
+inline std::vector<float> ElementsThere(const Tensor& tensor) {
+  return Elements(Must(tensor.ToHost()));
+}
+
+inline bool AllAre(float element, const std::vector<float>& elements) {
+  return !elements.empty() && std::all_of(elements.begin(), elements.end(),
+                                          [element](float each) { return each == element; });
+}
+
+inline worker::RuntimeOptions Sharing(bool shares = true, bool shared_memory = true) {
+  worker::RuntimeOptions options;
+  options.share_devices = shares;
+  options.shared_memory = shared_memory;
+  return options;
+}
+
+// An owner and a trainer on one device. They have an emulated device each.
+class World {
+ public:
+  explicit World(worker::RuntimeOptions owner = Sharing(), bool trainer_shares = true,
+                 bool trainer_shares_memory = true, uint64_t seed = 0)
+      : host_("owner", testing::NewSharedTestDevice(seed), std::move(owner)),
+        device_(testing::NewSharedTestDevice(seed)) {
+    WorkerOptions options;
+    options.name = "trainer";
+    options.owners = {host_.owner().address()};
+    options.devices = {device_};
+    options.share_devices = trainer_shares;
+    options.shared_memory = trainer_shares_memory;
+    trainer_ = Must(Worker::Start(std::move(options)));
+    there_.device = "emu:0";
+  }
+
+  RRef Make(const std::string& name, double element = 2) {
+    CreateOptions options;
+    options.requires_grad = true;
+    options.device = "emu:0";
+    return Must(trainer_->GetOrCreate("owner", name, Full({kElements}, element), options));
+  }
+  Tensor Pull(const RRef& parameter) {
+    return Must(trainer_->Pull({parameter}, there_))[0].elements;
+  }
+  void Assign(const RRef& parameter, double element) {
+    Must(trainer_->Assign(parameter, Must(Tensor::Full({kElements}, DType::kF32, element))));
+  }
+  device_loans::DeviceLoans& loans() { return host_.owner().runtime().loans(); }
+  size_t BytesLent() {
+    size_t bytes = 0;
+    for (const device_loans::Lent& one : loans().lent()) bytes += one.bytes;
+    return bytes;
+  }
+  void AwaitNothingLent() {
+    while (!loans().lent().empty()) std::this_thread::yield();
+  }
+  store::Parameter& At(const RRef& parameter) {
+    return *Must(host_.owner().runtime().store().Get(parameter.value_id()))->parameter;
+  }
+  // How the owner's status says that the trainer reads it.
+  std::string HowRead() {
+    const v1::WorkerStatus status = host_.owner().runtime().status().Collect({});
+    for (const v1::PeerState& peer : status.peers())
+      if (peer.name() == "trainer") return peer.device_memory();
+    return "no such peer";
+  }
+
+  DeviceOwner& host() { return host_; }
+  EmulatedDevice& owners_device() { return host_.device(); }
+  EmulatedDevice& trainers_device() { return *device_; }
+  std::unique_ptr<Worker>& trainer() { return trainer_; }
+  const CallOptions& there() const { return there_; }
+
+ private:
+  DeviceOwner host_;
+  const std::shared_ptr<EmulatedDevice> device_;
+  std::unique_ptr<Worker> trainer_;
+  CallOptions there_;
+};
+
+}  // namespace psd::testing
