@@ -68,12 +68,12 @@ std::optional<v1::BorrowOffer> DeviceLoans::OfferTo(const rpc::PeerInfo& lender,
 
 void DeviceLoans::NoteCopied(const rpc::PeerInfo& lender, const Device& device) {
   if (!shares_) return;
-  const std::string why = borrower_->WhyNot(lender.incarnation, device);
   {
     MutexLock lock(mutex_);
     if (noted_.Contains(lender.incarnation)) return;
     noted_.Add(lender.incarnation);
   }
+  const std::string why = borrower_->WhyNot(lender.incarnation, device);
   logger_->Log(LogLevel::kInfo, "device_memory_copied",
                absl::StrCat("tensors of ", lender.name, " are copied to ", device.name(),
                             why.empty() ? "" : ": ", why),

@@ -85,7 +85,8 @@ TEST_F(ParseAttackTest, HeadersOfManyEmptyAttachments) {
           sessions.push_back(
               std::make_unique<RawSession>(*network, address(), absl::StrCat("raw", ++named)));
           if (sessions.back()->open()) {
-            EXPECT_TRUE(sessions.back()->Call(/*mutation=*/false, call).ok());
+            const absl::Status sent = sessions.back()->Call(/*mutation=*/false, call);
+            EXPECT_TRUE(sent.ok()) << sent;
           }
         }
         for (const auto& session : sessions) {

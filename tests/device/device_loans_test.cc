@@ -210,6 +210,7 @@ TEST_P(DeviceLoansTest, TheEndOfASessionDoesNotEndALoan) {
   const RRef same = Must(other->Lookup("owner", "w"));
   const Tensor pulled = world_.Pull(w);
   world_.trainer().reset();
+  while (!world_.HowRead().empty()) std::this_thread::yield();  // until the owner knows
   for (int i = 0; i < 4; ++i)
     Must(other->Assign(same, Must(Tensor::Full({kElements}, DType::kF32, 7))));
   EXPECT_EQ(world_.BytesLent(), kBytes);

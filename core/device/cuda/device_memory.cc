@@ -1,8 +1,10 @@
 #include "core/device/cuda/device_memory.h"
 
 #include <cuda_runtime_api.h>
+#include <fcntl.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdint>
 #include <iterator>
 #include <limits>
@@ -12,6 +14,7 @@
 #include "core/base/executor.h"
 #include "core/base/remedy.h"
 #include "core/base/status.h"
+#include "core/base/system_refusal.h"
 #include "core/device/cuda/cuda_stream.h"
 #include "core/device/device_errors.h"
 
@@ -233,7 +236,11 @@ absl::StatusOr<UniqueFd> DeviceMemory::ExportPool() {
       context_->Check(cudaMemPoolExportToShareableHandle(&descriptor, pool_,
                                                          cudaMemHandleTypePosixFileDescriptor, 0),
                       "cudaMemPoolExportToShareableHandle"));
-  return UniqueFd(descriptor);
+  UniqueFd exported(descriptor);
+  // Programs that this process starts must not have the memory.
+  if (fcntl(exported.get(), F_SETFD, FD_CLOEXEC) != 0)
+    return SystemRefusal("to close a descriptor of memory in other programs", errno);
+  return exported;
 }
 
 void DeviceMemory::KeepImported(CudaStream& home, const std::byte* address, size_t bytes) {
