@@ -8,6 +8,8 @@
 #include "core/device/emulated/device_array.h"
 #include "core/device_kernels/emulated/launch.h"
 #include "core/optim/dense/optim_kernels.h"
+#include "kernels/cuda/block.h"
+#include "kernels/cuda/norm.h"
 #include "kernels/cuda/optim_step.h"
 #include "kernels/cuda/optim_updates.h"
 #include "kernels/optim/arrays.h"
@@ -21,6 +23,14 @@ using kernels::cuda::StepScalars;
 
 template <typename P>
 using Table = std::vector<OptimEntry<P, DeviceArray>>;
+
+template <typename P>
+Table<P> TableOf(const kernels::OptimBatch& batch) {
+  Table<P> table(batch.count);
+  kernels::cuda::MakeEntries<P, DeviceArray>(
+      batch, kMake, [&](size_t k, const OptimEntry<P, DeviceArray>& entry) { table[k] = entry; });
+  return table;
+}
 
 template <typename P, class Update>
 struct StepBody {
@@ -37,9 +47,7 @@ template <typename P, typename Options>
 void AddStep(Stream* stream, const char* name, const Options& options,
              const kernels::OptimBatch& batch) {
   using T = NumberOf<P>;
-  Table<P> table(batch.count);
-  kernels::cuda::MakeEntries<P, DeviceArray>(
-      batch, kMake, [&](size_t k, const OptimEntry<P, DeviceArray>& entry) { table[k] = entry; });
+  const Table<P> table = TableOf<P>(batch);
   const auto scalars = kernels::cuda::ScalarsOf<T>(kernels::cuda::TermsOf(options), batch);
   const size_t threads = kernels::cuda::ChunksOf(batch) * kernels::cuda::kOptimThreads;
   kernels::cuda::WithUpdate<T>(options, batch.step, [&](const auto& update) {
@@ -56,6 +64,41 @@ void Step(Stream* stream, const Options& options, const kernels::OptimBatch& bat
   });
 }
 
+template <typename P>
+struct SquaresBody {
+  void operator()(size_t chunk, const Table<P>& table, const DeviceArray<double>& partials) const {
+    double shared[kernels::cuda::kBlockThreads];
+    kernels::cuda::SumSquaresOfChunk(kernels::cuda::SerialBlock(chunk), table, table.size(), chunk,
+                                     shared, partials);
+  }
+};
+
+struct PartialsBody {
+  void operator()(size_t block, const DeviceArray<const double>& partials,
+                  const DeviceArray<double>& out) const {
+    double shared[kernels::cuda::kBlockThreads];
+    kernels::cuda::SumPartials(kernels::cuda::SerialBlock(block), partials, partials.size(), shared,
+                               out);
+  }
+};
+
+size_t SumOfSquaresScratch(const kernels::OptimBatch& batch) {
+  return kernels::cuda::ChunksOf(batch) * sizeof(double);
+}
+
+void SumOfSquares(Stream* stream, const kernels::OptimBatch& batch, std::byte* scratch,
+                  double* out) {
+  const size_t chunks = kernels::cuda::ChunksOf(batch);
+  auto* const partials = reinterpret_cast<double*>(scratch);
+  kernels::cuda::WithElementType(batch.type, [&](auto element) {
+    using P = decltype(element);
+    AddKernel(stream, optim::kSumOfSquares.name, chunks, SquaresBody<P>(), TableOf<P>(batch),
+              ArrayAt(partials, chunks));
+  });
+  AddKernel(stream, "SumPartials", 1, PartialsBody(),
+            ArrayAt(static_cast<const double*>(partials), chunks), ArrayAt(out, 1));
+}
+
 }  // namespace
 
 KernelTable OptimKernels() {
@@ -67,6 +110,8 @@ KernelTable OptimKernels() {
   table.Add(optim::kAdamax, Step<kernels::AdamaxOptions, optim::kAdamax>);
   table.Add(optim::kRmsProp, Step<kernels::RmsPropOptions, optim::kRmsProp>);
   table.Add(optim::kRprop, Step<kernels::RpropOptions, optim::kRprop>);
+  table.Add(optim::kSumOfSquares, SumOfSquares);
+  table.Add(optim::kSumOfSquaresScratch, SumOfSquaresScratch);
   return table;
 }
 

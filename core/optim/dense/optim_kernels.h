@@ -4,7 +4,10 @@
 // that it offers; the CPU's table has all of them. A kernel is added to a stream, null for the CPU;
 // addresses in a batch are in the memory of the stream's device.
 
+#include <cstddef>
+
 #include "core/base/kernel_table.h"
+#include "core/base/stream.h"
 #include "kernels/optim/adadelta.h"
 #include "kernels/optim/adagrad.h"
 #include "kernels/optim/adam.h"
@@ -30,7 +33,19 @@ inline constexpr OptimKernelName<kernels::AdamaxOptions> kAdamax{"adamax", 68};
 inline constexpr OptimKernelName<kernels::RmsPropOptions> kRmsProp{"rmsprop", 69};
 inline constexpr OptimKernelName<kernels::RpropOptions> kRprop{"rprop", 70};
 
-// The CPU's kernels, which are all of the above. Never destroyed.
+// Adds work that sets *out to the sum of squares of all gradients of the batch, of which nothing
+// else is read. It is finite if and only if all elements are, except that a sum of doubles may
+// overflow. `scratch` is the start of a block that has as many bytes as SumOfSquaresScratch
+// returns. Devices only: the host calls kernels::SumOfSquares.
+using SumOfSquaresKernel = void(Stream* stream, const kernels::OptimBatch& batch,
+                                std::byte* scratch, double* out);
+inline constexpr KernelName<SumOfSquaresKernel> kSumOfSquares{"SumOfSquares", 71};
+// Adds no work.
+using SumOfSquaresScratchKernel = size_t(const kernels::OptimBatch& batch);
+inline constexpr KernelName<SumOfSquaresScratchKernel> kSumOfSquaresScratch{"SumOfSquaresScratch",
+                                                                            72};
+
+// The CPU's kernels, which are all that step. Never destroyed.
 const KernelTable& CpuOptimKernels();
 
 }  // namespace psd::optim

@@ -42,7 +42,7 @@ struct StepChange {
   OwnerOptimizer* optimizer = nullptr;
   // The summed gradients, in the order in which they are applied, with their parameters in the
   // optimizer's table. Null if terms.overflow; the step is then skipped.
-  const StepPlan* plan = nullptr;
+  StepPlan* plan = nullptr;
   // The seeds for stochastic rounding, one for each gradient of the plan.
   absl::Span<const size_t> rounding_seeds;
   // gradient_scale includes the reduction of the round and clipping. schedule_step is not used,

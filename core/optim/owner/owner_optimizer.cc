@@ -122,7 +122,7 @@ void OwnerOptimizer::RunMeasure(std::vector<StepRequest> steps) {
     if (book_.WasApplied(step)) applied.insert(step.step_id);
   }
   const FlowId flow = steps[0].member.flow;
-  RunSized(/*light=*/elements <= kInlineElements, flow,
+  RunSized(/*light=*/!has_devices_ && elements <= kInlineElements, flow,
            [self = shared_from_this(), steps = std::move(steps), applied]() mutable {
              self->measure_.Run(std::move(steps), applied);
            });

@@ -303,7 +303,8 @@ absl::StatusOr<std::vector<DeviceEvent>> OwnerOptimizer::RunKernelsWhere(store::
     parameter.ApplyRows(changing, function, plan.gradients[each.number], each.rows);
     if (on_devices) sweep.Covers(CurrentStream(parameter.device()));
   }
-  return sweep.Start(helpers_);
+  // A device takes all parameters of a group as one launch.
+  return sweep.Start(on_devices ? Helpers() : helpers_);
 }
 
 void OwnerOptimizer::Record(StepChange& change) {

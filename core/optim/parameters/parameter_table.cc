@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/remedy.h"
 #include "core/base/status.h"
+#include "core/optim/parameters/device_squares.h"
 
 namespace psd::optim {
 
@@ -91,11 +92,27 @@ absl::Status ParameterTable::Round(StepPlan& sum) const {
   return absl::OkStatus();
 }
 
-double ParameterTable::SumOfSquares(const StepPlan& plan) const {
+absl::StatusOr<double> ParameterTable::SumOfSquares(const StepPlan& plan) const {
   double sum = 0;
-  for (size_t i = 0; i < plan.indices.size(); ++i)
-    sum += parameters_[plan.indices[i]]->SumOfSquares(plan.gradients[i]);
-  return sum;
+  DeviceSquares there;
+  for (size_t i = 0; i < plan.indices.size(); ++i) {
+    const ParameterGradient& each = plan.gradients[i];
+    if (each.rows == nullptr && !each.gradient->OnHost()) {
+      there.Add(*each.gradient);
+    } else {
+      sum += parameters_[plan.indices[i]]->SumOfSquares(each);
+    }
+  }
+  PSD_ASSIGN_OR_RETURN(const double on_devices, there.Sum());
+  return sum + on_devices;
+}
+
+absl::Status BringToHost(StepPlan& plan) {
+  for (ParameterGradient& each : plan.gradients) {
+    if (each.rows != nullptr || each.gradient->OnHost()) continue;
+    PSD_ASSIGN_OR_RETURN(each.gradient, each.gradient->ToHost());
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace psd::optim

@@ -141,9 +141,13 @@ absl::Status DenseParameter::Prepare(ParameterGradient& gradient) const {
                                                    " must be ", DTypeName(dtype()),
                                                    shape_.ToString(), ", not ", given.ToString()));
   }
-  if (given.OnHost() && given.IsContiguous()) return absl::OkStatus();
-  PSD_ASSIGN_OR_RETURN(const Tensor here, given.ToHost());
-  PSD_ASSIGN_OR_RETURN(gradient.gradient, here.Contiguous());
+  const bool usable = given.OnHost() || given.device() == device();
+  if (usable && given.IsContiguous()) return absl::OkStatus();
+  Tensor moved = given;
+  if (!usable) {
+    PSD_ASSIGN_OR_RETURN(moved, given.ToHost());
+  }
+  PSD_ASSIGN_OR_RETURN(gradient.gradient, moved.Contiguous());
   return absl::OkStatus();
 }
 
@@ -184,7 +188,11 @@ absl::StatusOr<ParameterGradient> DenseParameter::Sum(const ParameterGradient& a
   PSD_RETURN_IF_ERROR(MakeDense(dense_a));
   PSD_RETURN_IF_ERROR(MakeDense(dense_b));
   // The dense gradient in f32 goes first: a sum may be in f32 although the parameter is not.
-  if (dense_b.gradient->dtype() != dtype()) std::swap(dense_a, dense_b);
+  // Otherwise the one on the device does, because a sum is where its first gradient is.
+  const bool b_is_f32 = dense_b.gradient->dtype() != dtype();
+  const bool a_is_f32 = dense_a.gradient->dtype() != dtype();
+  const bool only_b_is_there = dense_a.gradient->OnHost() && !dense_b.gradient->OnHost();
+  if (b_is_f32 || (!a_is_f32 && only_b_is_there)) std::swap(dense_a, dense_b);
   PSD_ASSIGN_OR_RETURN(sum.gradient, ops::AddToSum(*dense_a.gradient, *dense_b.gradient));
   return sum;
 }
@@ -198,8 +206,8 @@ absl::Status DenseParameter::Round(ParameterGradient& sum) const {
 absl::StatusOr<bool> DenseParameter::BeginStep(store::Changing, const ParameterGradient& gradient,
                                                kernels::OptimArrays& arrays, StepMemory& memory) {
   if (gradient.rows != nullptr) return false;
-  arrays.gradient = gradient.gradient->raw_data();
-  if (device() != nullptr) {
+  arrays.gradient = gradient.gradient->address();
+  if (gradient.gradient->device() != device()) {
     const SentPart whole{gradient.gradient->raw_data(), Bytes(), 0};
     PSD_RETURN_IF_ERROR(SendParts(*device(), {whole}, *gradient_, memory));
     arrays.gradient = gradient_->data();

@@ -92,21 +92,23 @@ class SteppedParameter : public SmallObject {
   // created, can step it. Errors: INVALID_ARGUMENT naming the option.
   virtual absl::Status CheckOptions(const FunctionalOptimizer& function) const = 0;
   // Checks a gradient and brings it into the form that BeginStep takes, or that Round takes if it
-  // is a sum that is not rounded yet. A prepared gradient is on the host, wherever the parameter
-  // is. Needs no claim. Errors: INVALID_ARGUMENT naming the expected and the given shape and dtype;
-  // RESOURCE_EXHAUSTED when there is no memory to bring a gradient to the host, to make a strided
-  // one contiguous or a sparse one dense; those of the gradient's device.
+  // is a sum that is not rounded yet. A prepared gradient is on the parameter's device, if it was
+  // given there, or on the host. Needs no claim. Errors: INVALID_ARGUMENT naming the expected and
+  // the given shape and dtype; RESOURCE_EXHAUSTED when there is no memory to bring a gradient to
+  // the host, to make a strided one contiguous or a sparse one dense; those of the gradient's
+  // device.
   virtual absl::Status Prepare(ParameterGradient& gradient) const = 0;
   // Returns the sum of two prepared gradients, or of a sum and a gradient, and modifies neither.
   // See ReadVersion for the version of a sum. A sum of f16 or bf16 gradients is kept in f32 until
-  // Round. Errors: RESOURCE_EXHAUSTED.
+  // Round. If one of them is on the host, so may be the sum. Errors: RESOURCE_EXHAUSTED; those of
+  // the device.
   virtual absl::StatusOr<ParameterGradient> Sum(const ParameterGradient& a,
                                                 const ParameterGradient& b) const = 0;
   // Brings a sum into the form of a prepared gradient. Must be called once, before BeginStep.
-  // Changes nothing else. Errors: RESOURCE_EXHAUSTED.
+  // Changes nothing else. Errors: RESOURCE_EXHAUSTED; those of the device.
   virtual absl::Status Round(ParameterGradient& /*sum*/) const { return absl::OkStatus(); }
-  // Returns the sum of the squares of all elements of a prepared gradient. The result is not finite
-  // if an element is not finite.
+  // Returns the sum of the squares of all elements of a prepared gradient, which is on the host
+  // (see DeviceSquares for others). The result is not finite if an element is not finite.
   virtual double SumOfSquares(const ParameterGradient& gradient) const = 0;
 
   // Returns how many elements a step with a prepared gradient reads or writes, which may be far
