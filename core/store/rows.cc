@@ -96,6 +96,21 @@ void Rows::ReadRow(int64_t id, std::byte* out) const {
   }
 }
 
+// Makes the counter odd, when no other thread of the writer writes a row of this stripe. Returns
+// what it was before.
+uint32_t Rows::BeginWrite(Stripe& stripe) {
+  uint32_t before = stripe.load(std::memory_order_relaxed);
+  while (true) {
+    if (before % 2 != 0) {
+      std::this_thread::yield();
+      before = stripe.load(std::memory_order_relaxed);
+    } else if (stripe.compare_exchange_weak(before, before + 1, std::memory_order_acquire,
+                                            std::memory_order_relaxed)) {
+      return before;
+    }
+  }
+}
+
 absl::StatusOr<Tensor> Rows::Read(const Tensor& ids) const {
   if (!table_.OnHost()) return ops::GatherRows(table_, ids);
   PSD_RETURN_IF_ERROR(ops::CheckRowIds(ids, NumRows()));
@@ -137,8 +152,7 @@ absl::Status Rows::Write(Changing, absl::Span<const int64_t> ids, const std::byt
   const size_t bytes = row_bytes();
   for (size_t i = 0; i < ids.size(); ++i) {
     Stripe& stripe = stripes_[static_cast<size_t>(ids[i]) % kStripes];
-    const uint32_t before = stripe.load(std::memory_order_relaxed);
-    stripe.store(before + 1, std::memory_order_relaxed);
+    const uint32_t before = BeginWrite(stripe);
     std::byte* row = table_.mutable_raw_data() + static_cast<size_t>(ids[i]) * bytes;
     CopyIn(next + i * bytes, bytes, row);
     stripe.store(before + 2, std::memory_order_release);

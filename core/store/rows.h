@@ -69,8 +69,9 @@ class Rows : public Object {
   // Copies `bytes` bytes of the packed rows from `offset` on to the host. Errors: those of the
   // device.
   absl::Status ReadElements(size_t offset, std::byte* to, size_t bytes) const;
-  // Replaces the rows `ids`, each whole. `next` has as many packed rows, on the host. Requires: all
-  // ids are in range and no two are equal.
+  // Replaces the rows `ids`, each whole. `next` has as many packed rows, on the host. If the table
+  // is on the host, several threads of the writer may call this at the same time. Requires: all ids
+  // are in range and no two, also of these threads, are equal.
   // Errors: those of the device, and RESOURCE_EXHAUSTED there; on the host none.
   absl::Status Write(Changing, absl::Span<const int64_t> ids, const std::byte* next);
   // Returns the address of all rows, packed, for a kernel of the table's device that changes rows
@@ -92,6 +93,7 @@ class Rows : public Object {
   absl::Status WriteFromHost(absl::Span<const int64_t> ids, const std::byte* next);
   size_t row_bytes() const { return width() * ItemSize(dtype()); }
   void ReadRow(int64_t id, std::byte* out) const;
+  static uint32_t BeginWrite(Stripe& stripe);
 
   Tensor table_;  // this is the only handle
   const bool requires_grad_;

@@ -300,7 +300,7 @@ absl::StatusOr<std::vector<DeviceEvent>> OwnerOptimizer::RunKernelsWhere(store::
   for (const Alone& each : alone) {
     SteppedParameter& parameter = table_[plan.indices[each.number]];
     const RowOptimizer& function = *change.functions[parameter.group()]->rows();
-    parameter.ApplyRows(changing, function, plan.gradients[each.number], each.rows);
+    parameter.ApplyRows(changing, function, plan.gradients[each.number], each.rows, helpers_);
     if (on_devices) sweep.Covers(CurrentStream(parameter.device()));
   }
   // A device takes all parameters of a group as one launch.

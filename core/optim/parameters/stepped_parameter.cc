@@ -74,8 +74,7 @@ class DenseParameter : public SteppedParameter {
         shape_(parameter_.shape()),
         elements_(shape_.NumElements()),
         sparse_status_(CheckSparse(function)),
-        sparse_moves_all_(function.rows() != nullptr && function.rows()->MovesWithoutGradient()),
-        batches_(RowBytes(parameter_)) {}
+        sparse_moves_all_(function.rows() != nullptr && function.rows()->MovesWithoutGradient()) {}
   ~DenseParameter() override { parameter_.ReleaseFromSteps(); }
 
   absl::Status Init(const FunctionalOptimizer& function) {
@@ -110,7 +109,7 @@ class DenseParameter : public SteppedParameter {
   absl::StatusOr<bool> BeginStep(store::Changing, const ParameterGradient& gradient,
                                  kernels::OptimArrays& arrays, StepMemory& memory) override;
   void ApplyRows(store::Changing, const RowOptimizer& function, const ParameterGradient& gradient,
-                 RowArrays rows) override;
+                 RowArrays rows, const Helpers& helpers) override;
 
   std::vector<StateArray> state() const override { return StateArrays(blocks_); }
 
@@ -128,7 +127,6 @@ class DenseParameter : public SteppedParameter {
   const absl::Status sparse_status_;  // whether the optimizer's type takes sparse gradients
   // Whether a step also moves rows without a gradient. Then sparse gradients are made dense.
   const bool sparse_moves_all_;
-  RowBatches batches_;
 };
 
 absl::Status DenseParameter::Prepare(ParameterGradient& gradient) const {
@@ -220,7 +218,8 @@ absl::StatusOr<bool> DenseParameter::BeginStep(store::Changing, const ParameterG
 
 // Copies the old version, then replaces the rows that have a gradient.
 void DenseParameter::ApplyRows(store::Changing, const RowOptimizer& function,
-                               const ParameterGradient& gradient, RowArrays rows) {
+                               const ParameterGradient& gradient, RowArrays rows,
+                               const Helpers& helpers) {
   std::byte* const next = rows.next;
   if (next != rows.table && elements_ > 0) std::memcpy(next, rows.table, Bytes());
   rows.width = static_cast<size_t>(shape_[1]);
@@ -229,13 +228,13 @@ void DenseParameter::ApplyRows(store::Changing, const RowOptimizer& function,
   rows.dtype = dtype();
   rows.step = NextStep();
   const size_t row_bytes = RowBytes(parameter_);
-  batches_.Step(function, *gradient.rows->groups, rows,
-                [&](absl::Span<const int64_t> ids, const std::byte* changed) {
-                  for (size_t i = 0; i < ids.size(); ++i) {
-                    std::memcpy(next + static_cast<size_t>(ids[i]) * row_bytes,
-                                changed + i * row_bytes, row_bytes);
-                  }
-                });
+  StepRows(function, *gradient.rows->groups, rows, helpers,
+           [&](absl::Span<const int64_t> ids, const std::byte* changed) {
+             for (size_t i = 0; i < ids.size(); ++i) {
+               std::memcpy(next + static_cast<size_t>(ids[i]) * row_bytes, changed + i * row_bytes,
+                           row_bytes);
+             }
+           });
 }
 
 double DenseParameter::SumOfSquares(const ParameterGradient& gradient) const {

@@ -19,6 +19,7 @@
 #include "core/base/device.h"
 #include "core/base/ids.h"
 #include "core/base/memory_budget.h"
+#include "core/base/parallel_for.h"
 #include "core/base/small_object.h"
 #include "core/optim/functional/functional_optimizer.h"
 #include "core/optim/functional/row_optimizer.h"
@@ -127,10 +128,12 @@ class SteppedParameter : public SmallObject {
                                          kernels::OptimArrays& arrays, StepMemory& memory) = 0;
   // Counts and applies the step that BeginStep has begun and left to this function. The caller has
   // set in `rows` the gradient's scale and limit and, for a parameter with versions, the version to
-  // read (`table`) and the version to write (`next`, here the whole version). A device does this as
-  // work of the thread's CurrentStream, and may still be at work when this returns.
+  // read (`table`) and the version to write (`next`, here the whole version). The host divides many
+  // rows among this thread and `helpers`. A device does this as work of the thread's CurrentStream,
+  // and may still be at work when this returns.
   virtual void ApplyRows(store::Changing, const RowOptimizer& function,
-                         const ParameterGradient& gradient, RowArrays rows) = 0;
+                         const ParameterGradient& gradient, RowArrays rows,
+                         const Helpers& helpers) = 0;
   // Ends a step that may have begun and was not applied. `steps` is the count from before it.
   virtual void AbandonStep(store::Changing changing, int64_t steps) { set_steps(changing, steps); }
 
