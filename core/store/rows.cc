@@ -23,6 +23,8 @@ namespace {
 // The number of rows by which a lookup prefetches ahead.
 constexpr size_t kReadAhead = 12;
 constexpr size_t kLineBytes = 64;
+// The bytes that one thread reads at a time. To find them takes longer than to wake another thread.
+constexpr size_t kPieceBytes = size_t{1} << 20;
 
 // Copy a row while another thread may write or read it. The counter of its stripe shows whether the
 // copy is whole. The fences keep the accesses to the counter from moving past the copy.
@@ -111,7 +113,19 @@ uint32_t Rows::BeginWrite(Stripe& stripe) {
   }
 }
 
-absl::StatusOr<Tensor> Rows::Read(const Tensor& ids) const {
+void Rows::ReadRows(const int64_t* ids, size_t count, std::byte* to) const {
+  const size_t bytes = row_bytes();
+  const std::byte* const table = table_.raw_data();
+  for (size_t i = 0; i < count; ++i) {
+    if (i + kReadAhead < count) {
+      const std::byte* ahead = table + static_cast<size_t>(ids[i + kReadAhead]) * bytes;
+      for (size_t line = 0; line < bytes; line += kLineBytes) __builtin_prefetch(ahead + line);
+    }
+    ReadRow(ids[i], to + i * bytes);
+  }
+}
+
+absl::StatusOr<Tensor> Rows::Read(const Tensor& ids, const Helpers& helpers) const {
   if (!table_.OnHost()) return ops::GatherRows(table_, ids);
   PSD_RETURN_IF_ERROR(ops::CheckRowIds(ids, NumRows()));
   PSD_ASSIGN_OR_RETURN(const Tensor here, ids.ToHost());
@@ -122,16 +136,12 @@ absl::StatusOr<Tensor> Rows::Read(const Tensor& ids) const {
   PSD_ASSIGN_OR_RETURN(Tensor out, Tensor::Empty(shape, dtype()));
   const int64_t* id = dense.data<int64_t>();
   const auto count = static_cast<size_t>(dense.NumElements());
-  const size_t bytes = row_bytes();
-  const std::byte* const table = table_.raw_data();
-  std::byte* to = out.mutable_raw_data();
-  for (size_t i = 0; i < count; ++i) {
-    if (i + kReadAhead < count) {
-      const std::byte* ahead = table + static_cast<size_t>(id[i + kReadAhead]) * bytes;
-      for (size_t line = 0; line < bytes; line += kLineBytes) __builtin_prefetch(ahead + line);
-    }
-    ReadRow(id[i], to + i * bytes);
-  }
+  std::byte* const to = out.mutable_raw_data();
+  const size_t of_piece = std::max<size_t>(1, kPieceBytes / row_bytes());
+  ParallelFor(helpers, (count + of_piece - 1) / of_piece, [&](size_t piece) {
+    const size_t first = piece * of_piece;
+    ReadRows(id + first, std::min(of_piece, count - first), to + first * row_bytes());
+  });
   return out;
 }
 
