@@ -171,8 +171,6 @@ absl::Status Changes::Apply(const LoadValue& change) {
 // ---- optimizers
 
 absl::Status Changes::Apply(optim::StepChange& change) {
-  const bool recorded = uses_.journal != nullptr && change.optimizer->described();
-  if (recorded && change.plan != nullptr) PSD_RETURN_IF_ERROR(optim::BringToHost(*change.plan));
   PSD_RETURN_IF_ERROR(change.optimizer->Apply(Changing(), change));
   const bool complete = change.under_way.written.event == nullptr;
   if (complete && change.optimizer->described()) Append(&change);

@@ -1,14 +1,17 @@
 // Steps whose gradients are on the device of their parameters. The tests run with several seeds,
 // which decide in which order the device works.
 
+#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "client/psd.h"
 #include "core/change/change.h"
 #include "core/change/changes.h"
@@ -18,6 +21,7 @@
 #include "core/optim/owner/hosted_optimizer.h"
 #include "core/optim/owner/optimizer_change.h"
 #include "core/optim/owner/owner_optimizer.h"
+#include "core/optim/parameters/kept_tensor.h"
 #include "core/optim/parameters/parameter_table.h"
 #include "core/optim/steps/step_request.h"
 #include "core/program/checked_program.h"
@@ -26,6 +30,7 @@
 #include "core/tensor/dtype.h"
 #include "core/tensor/ops/cast.h"
 #include "core/tensor/ops/shape_ops.h"
+#include "core/tensor/shape.h"
 #include "core/tensor/tensor.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -34,6 +39,7 @@
 #include "tests/core/tensor/compare.h"
 #include "tests/device/device_owner.h"
 #include "tests/device/owner_steps.h"
+#include "tests/device/stall.h"
 #include "tests/device/test_device.h"
 
 namespace psd {
@@ -161,12 +167,55 @@ TEST_P(DeviceGradientsTest, AStepReadsItWhereItIs) {
   ExpectElements(w, Full(3));
 }
 
-TEST_P(DeviceGradientsTest, TheGradientMayBeFreedWhileTheStepIsUnderWay) {
+TEST_P(DeviceGradientsTest, ABorrowedGradientIsKeptUntilTheStepIsDone) {
   const EntryPtr w = NewParameter("w", "emu:0", Full(5));
   const auto optimizer = NewOptimizer("main", {"sgd", {{"lr", 1}}}, {w});
-  for (int i = 0; i < 3; ++i)
-    ASSERT_TRUE(StepBy(*optimizer, PlanOf(*optimizer, w, There(Full(1)))).ok());
-  ExpectElements(w, Full(2));
+  auto owner = std::make_shared<Tensor>(There(Full(1)));
+  const std::weak_ptr<Tensor> kept = owner;
+  std::vector<ParameterGradient> gradients(1);
+  gradients[0].parameter = w->id;
+  gradients[0].gradient = optim::KeptTensor::Borrow(*owner);
+  gradients[0].version = 1;
+  StepPlan plan = Must(optimizer->table().Plan(std::move(gradients), std::move(owner)));
+  Answer answer;
+  {
+    const testing::Stall stall(device());
+    Step(*optimizer, std::move(plan), answer, runtime().ids().Next());
+    while (w->parameter->version() == 1 && !answer.given) std::this_thread::yield();
+    EXPECT_FALSE(answer.given);
+    EXPECT_FALSE(kept.expired());
+  }
+  Await(answer);
+  ASSERT_TRUE(answer.result.ok()) << answer.result.status();
+  EXPECT_TRUE(kept.expired());
+  ExpectElements(w, Full(4));
+}
+
+TEST_P(DeviceGradientsTest, AGradientThatIsNotContiguousStaysThere) {
+  const EntryPtr w = NewParameter("w", "emu:0", Full(5));
+  const auto optimizer = NewOptimizer("main", {"sgd", {{"lr", 1}}}, {w});
+  const Tensor one = There(*Tensor::Full({1}, DType::kF32, 2));
+  StepPlan plan = PlanOf(*optimizer, w, one.View(Shape{6}, {0}, 0));
+  EXPECT_EQ(plan.gradients[0].gradient->device(), &device());
+  ASSERT_TRUE(StepBy(*optimizer, std::move(plan)).ok());
+  ExpectElements(w, Full(3));
+}
+
+TEST_P(DeviceGradientsTest, AGradientMayHaveNoElements) {
+  const EntryPtr none = NewParameter("none", "emu:0", *Tensor::Zeros({0}, DType::kF32));
+  const auto optimizer = NewOptimizer("main", {"sgd", {{"lr", 1}}}, {none});
+  StepPlan plan = PlanOf(*optimizer, none, There(*Tensor::Zeros({0}, DType::kF32)));
+  EXPECT_EQ(Must(optim::SumOfSquares(plan)), 0);
+  EXPECT_TRUE(StepBy(*optimizer, std::move(plan)).ok());
+}
+
+TEST_P(DeviceGradientsTest, WhereThereIsNoRoomForSumsOfSquaresTheHostMakesThem) {
+  const EntryPtr w = NewParameter("w", "emu:0", Full(5));
+  const auto optimizer = NewOptimizer("main", {"sgd", {{"lr", 1}}}, {w});
+  const StepPlan plan = PlanOf(*optimizer, w, There(Full(2)));
+  const size_t left = device().budget_bytes() - device().used_bytes();
+  const auto rest = Must(device().memory().Allocate(left));
+  EXPECT_EQ(Must(optim::SumOfSquares(plan)), 6 * 4.0);
 }
 
 TEST_P(DeviceGradientsTest, SumsAreMadeOnTheDevice) {
@@ -178,7 +227,7 @@ TEST_P(DeviceGradientsTest, SumsAreMadeOnTheDevice) {
     const Tensor other = first_is_there ? Full(0.5) : There(Full(0.5));
     StepPlan sum = Must(table.Sum(PlanOf(*optimizer, w, one), PlanOf(*optimizer, w, other)));
     EXPECT_EQ(sum.gradients[0].gradient->device(), &device());
-    EXPECT_EQ(Must(table.SumOfSquares(sum)), 6 * 1.5 * 1.5);
+    EXPECT_EQ(Must(optim::SumOfSquares(sum)), 6 * 1.5 * 1.5);
     ASSERT_TRUE(StepBy(*optimizer, std::move(sum)).ok());
   }
   ExpectElements(w, Full(2));
@@ -186,22 +235,26 @@ TEST_P(DeviceGradientsTest, SumsAreMadeOnTheDevice) {
 
 TEST_P(DeviceGradientsTest, SumsOfHalvesAreRoundedOnce) {
   const auto half = [](float value) { return *ops::Cast(Full(value), DType::kF16); };
-  for (const int on_host : {0, 1, 2, 3}) {
-    const EntryPtr w = NewParameter(absl::StrCat("w", on_host), "emu:0", half(4));
-    const auto optimizer = NewOptimizer(absl::StrCat("o", on_host), {"sgd", {{"lr", 1}}}, {w});
+  // Which of three gradients are on the host; the last time none.
+  for (const std::vector<int>& on_host :
+       std::vector<std::vector<int>>{{0}, {1}, {2}, {0, 1}, {0, 2}, {1, 2}, {}}) {
+    const std::string number = absl::StrJoin(on_host, "_");
+    const EntryPtr w = NewParameter(absl::StrCat("w", number), "emu:0", half(4));
+    const auto optimizer = NewOptimizer(absl::StrCat("o", number), {"sgd", {{"lr", 1}}}, {w});
     const optim::ParameterTable& table = optimizer->table();
     StepPlan sum;
     // 1 + 2^-11 + 2^-11 is 1 if each sum is rounded.
     const float values[] = {1, 0x1p-11f, 0x1p-11f};
     for (int i = 0; i < 3; ++i) {
       Tensor gradient = half(values[i]);
-      if (i != on_host) gradient = There(gradient);
+      if (std::count(on_host.begin(), on_host.end(), i) == 0) gradient = There(gradient);
       StepPlan plan = PlanOf(*optimizer, w, std::move(gradient));
       sum = i == 0 ? std::move(plan) : Must(table.Sum(std::move(sum), std::move(plan)));
     }
     ASSERT_TRUE(table.Round(sum).ok());
+    EXPECT_EQ(sum.gradients[0].gradient->device(), &device()) << number;
     const Tensor rounded = *sum.gradients[0].gradient->ToHost();
-    EXPECT_TRUE(ops::Equal(rounded, half(1 + 0x1p-10f))) << on_host;
+    EXPECT_TRUE(ops::Equal(rounded, half(1 + 0x1p-10f))) << number;
   }
 }
 
@@ -225,9 +278,9 @@ TEST_P(DeviceGradientsTest, NormsAreSumsOverDevicesAndTheHost) {
   const StepPlan plan = Must(table.Plan({{w->id, There(Full(1)), 1},
                                          {b->id, Full(2), 1},
                                          {d->id, There(*Tensor::Full({6}, DType::kF64, 3)), 1}}));
-  EXPECT_EQ(Must(table.SumOfSquares(plan)), 6 * (1.0 + 4.0 + 9.0));
+  EXPECT_EQ(Must(optim::SumOfSquares(plan)), 6 * (1.0 + 4.0 + 9.0));
   device().Lose("it fell off the bus");
-  const absl::Status lost = table.SumOfSquares(plan).status();
+  const absl::Status lost = optim::SumOfSquares(plan).status();
   EXPECT_EQ(lost.code(), absl::StatusCode::kUnavailable) << lost;
   EXPECT_THAT(std::string(lost.message()), HasSubstr("emu:0"));
 }

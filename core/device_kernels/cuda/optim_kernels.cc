@@ -1,7 +1,6 @@
 #include "core/device_kernels/cuda/optim_kernels.h"
 
-#include <cstddef>
-
+#include "absl/status/status.h"
 #include "core/base/stream.h"
 #include "core/device/cuda/cuda_stream.h"
 #include "core/device_kernels/cuda/launch.h"
@@ -24,15 +23,14 @@ void Step(Stream* stream, const Options& options, const kernels::OptimBatch& bat
                               }));
 }
 
-void SumOfSquares(Stream* stream, const kernels::OptimBatch& batch, std::byte* scratch,
-                  double* out) {
-  LoseUnlessAdded(stream, static_cast<CudaStream&>(*stream).AddWithTable(
-                              optim::kSumOfSquares.name, kernels::cuda::OptimTableBytes(batch),
-                              [&](void* table) { kernels::cuda::FillOptimTable(batch, table); },
-                              [&](const void* table, CUstream_st* handle) {
-                                return kernels::cuda::LaunchSumOfSquares(batch, table, scratch, out,
-                                                                         handle);
-                              }));
+absl::Status SumSquares(Stream* stream, const kernels::OptimBatch& batch, double* sums) {
+  if (batch.count == 0) return absl::OkStatus();
+  return static_cast<CudaStream&>(*stream).AddWithTable(
+      optim::kSumSquares.name, kernels::cuda::OptimTableBytes(batch),
+      [&](void* table) { kernels::cuda::FillOptimTable(batch, table); },
+      [&](const void* table, CUstream_st* handle) {
+        return kernels::cuda::LaunchSumSquares(batch, table, sums, handle);
+      });
 }
 
 }  // namespace
@@ -46,8 +44,7 @@ KernelTable OptimKernels() {
   table.Add(optim::kAdamax, Step<kernels::AdamaxOptions, optim::kAdamax>);
   table.Add(optim::kRmsProp, Step<kernels::RmsPropOptions, optim::kRmsProp>);
   table.Add(optim::kRprop, Step<kernels::RpropOptions, optim::kRprop>);
-  table.Add(optim::kSumOfSquares, SumOfSquares);
-  table.Add(optim::kSumOfSquaresScratch, kernels::cuda::SumOfSquaresScratchBytes);
+  table.Add(optim::kSumSquares, SumSquares);
   return table;
 }
 

@@ -4,8 +4,10 @@
 #include <type_traits>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "core/base/stream.h"
 #include "core/device/emulated/device_array.h"
+#include "core/device/emulated/emulated_stream.h"
 #include "core/device_kernels/emulated/launch.h"
 #include "core/optim/dense/optim_kernels.h"
 #include "kernels/cuda/block.h"
@@ -66,37 +68,24 @@ void Step(Stream* stream, const Options& options, const kernels::OptimBatch& bat
 
 template <typename P>
 struct SquaresBody {
-  void operator()(size_t chunk, const Table<P>& table, const DeviceArray<double>& partials) const {
+  void operator()(size_t chunk, const Table<P>& table, const DeviceArray<double>& sums) const {
     double shared[kernels::cuda::kBlockThreads];
     kernels::cuda::SumSquaresOfChunk(kernels::cuda::SerialBlock(chunk), table, table.size(), chunk,
-                                     shared, partials);
+                                     shared, sums);
   }
 };
 
-struct PartialsBody {
-  void operator()(size_t block, const DeviceArray<const double>& partials,
-                  const DeviceArray<double>& out) const {
-    double shared[kernels::cuda::kBlockThreads];
-    kernels::cuda::SumPartials(kernels::cuda::SerialBlock(block), partials, partials.size(), shared,
-                               out);
-  }
-};
-
-size_t SumOfSquaresScratch(const kernels::OptimBatch& batch) {
-  return kernels::cuda::ChunksOf(batch) * sizeof(double);
-}
-
-void SumOfSquares(Stream* stream, const kernels::OptimBatch& batch, std::byte* scratch,
-                  double* out) {
+absl::Status SumSquares(Stream* stream, const kernels::OptimBatch& batch, double* sums) {
   const size_t chunks = kernels::cuda::ChunksOf(batch);
-  auto* const partials = reinterpret_cast<double*>(scratch);
+  absl::Status added;
+  if (chunks == 0) return added;
   kernels::cuda::WithElementType(batch.type, [&](auto element) {
     using P = decltype(element);
-    AddKernel(stream, optim::kSumOfSquares.name, chunks, SquaresBody<P>(), TableOf<P>(batch),
-              ArrayAt(partials, chunks));
+    added = static_cast<EmulatedStream*>(stream)->Launch(optim::kSumSquares.name, chunks,
+                                                         SquaresBody<P>(), TableOf<P>(batch),
+                                                         ArrayAt(sums, chunks));
   });
-  AddKernel(stream, "SumPartials", 1, PartialsBody(),
-            ArrayAt(static_cast<const double*>(partials), chunks), ArrayAt(out, 1));
+  return added;
 }
 
 }  // namespace
@@ -110,8 +99,7 @@ KernelTable OptimKernels() {
   table.Add(optim::kAdamax, Step<kernels::AdamaxOptions, optim::kAdamax>);
   table.Add(optim::kRmsProp, Step<kernels::RmsPropOptions, optim::kRmsProp>);
   table.Add(optim::kRprop, Step<kernels::RpropOptions, optim::kRprop>);
-  table.Add(optim::kSumOfSquares, SumOfSquares);
-  table.Add(optim::kSumOfSquaresScratch, SumOfSquaresScratch);
+  table.Add(optim::kSumSquares, SumSquares);
   return table;
 }
 

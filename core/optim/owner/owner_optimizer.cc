@@ -97,6 +97,9 @@ void OwnerOptimizer::Step(StepRequest request) {
                        settings_.mode.ToString(), ", which has no rounds")),
                    "create it with a synchronous mode, or step for one seat"));
   }
+  if (has_devices_ && described() && changes_.HasJournal()) {
+    if (absl::Status here = BringToHost(request.plan); !here.ok()) return request.done(here);
+  }
   if (gate_ != nullptr && !(request.in_turn && TakesTurns()))
     return gate_->Submit(std::move(request));
   auto batch = std::make_unique<StepBatch>();

@@ -10,10 +10,9 @@
 #include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/optim/rows/row_batches.h"
+#include "core/tensor/copy_to.h"
 #include "core/tensor/ops/cast.h"
 #include "core/tensor/ops/sum.h"
-#include "kernels/convert.h"
-#include "kernels/optim/norm.h"
 
 namespace psd::optim {
 namespace {
@@ -102,7 +101,6 @@ class DenseParameter : public SteppedParameter {
   absl::StatusOr<ParameterGradient> Sum(const ParameterGradient& a,
                                         const ParameterGradient& b) const override;
   absl::Status Round(ParameterGradient& sum) const override;
-  double SumOfSquares(const ParameterGradient& gradient) const override;
 
   // A step writes a whole new version, even if its gradient has only a few rows.
   int64_t StepElements(const ParameterGradient& /*gradient*/) const override { return elements_; }
@@ -185,12 +183,15 @@ absl::StatusOr<ParameterGradient> DenseParameter::Sum(const ParameterGradient& a
   ParameterGradient dense_a = a, dense_b = b;
   PSD_RETURN_IF_ERROR(MakeDense(dense_a));
   PSD_RETURN_IF_ERROR(MakeDense(dense_b));
-  // The dense gradient in f32 goes first: a sum may be in f32 although the parameter is not.
-  // Otherwise the one on the device does, because a sum is where its first gradient is.
-  const bool b_is_f32 = dense_b.gradient->dtype() != dtype();
-  const bool a_is_f32 = dense_a.gradient->dtype() != dtype();
+  // The dense gradient in f32 goes first: a sum may be in f32 although the parameter is not. The
+  // sum is where the first one is, and on the device if any of them is.
+  const bool a_is_sum = dense_a.gradient->dtype() != dtype();
+  const bool b_is_sum = dense_b.gradient->dtype() != dtype();
   const bool only_b_is_there = dense_a.gradient->OnHost() && !dense_b.gradient->OnHost();
-  if (b_is_f32 || (!a_is_f32 && only_b_is_there)) std::swap(dense_a, dense_b);
+  if (a_is_sum == b_is_sum ? only_b_is_there : b_is_sum) std::swap(dense_a, dense_b);
+  if (dense_a.gradient->OnHost() && !dense_b.gradient->OnHost()) {
+    PSD_ASSIGN_OR_RETURN(dense_a.gradient, CopyTo(device(), *dense_a.gradient));
+  }
   PSD_ASSIGN_OR_RETURN(sum.gradient, ops::AddToSum(*dense_a.gradient, *dense_b.gradient));
   return sum;
 }
@@ -235,27 +236,6 @@ void DenseParameter::ApplyRows(store::Changing, const RowOptimizer& function,
                            row_bytes);
              }
            });
-}
-
-double DenseParameter::SumOfSquares(const ParameterGradient& gradient) const {
-  if (gradient.rows != nullptr) return optim::SumOfSquares(*gradient.rows);
-  const Tensor& x = *gradient.gradient;
-  const auto size = static_cast<size_t>(x.NumElements());
-  const auto sum_as = [&](auto element) {
-    return kernels::SumOfSquares(reinterpret_cast<const decltype(element)*>(x.raw_data()), size);
-  };
-  switch (x.dtype()) {
-    case DType::kF32:
-      return sum_as(float{});
-    case DType::kF64:
-      return sum_as(double{});
-    case DType::kF16:
-      return sum_as(kernels::Half{});
-    case DType::kBF16:
-      return sum_as(kernels::BFloat16{});
-    default:
-      return 0;  // no optimizer steps integers
-  }
 }
 
 }  // namespace

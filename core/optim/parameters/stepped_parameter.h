@@ -101,17 +101,13 @@ class SteppedParameter : public SmallObject {
   virtual absl::Status Prepare(ParameterGradient& gradient) const = 0;
   // Returns the sum of two prepared gradients, or of a sum and a gradient, and modifies neither.
   // See ReadVersion for the version of a sum. A sum of f16 or bf16 gradients is kept in f32 until
-  // Round. If one of them is on the host, so may be the sum. Errors: RESOURCE_EXHAUSTED; those of
-  // the device.
+  // Round. The sum is on the device if one of them is. Errors: RESOURCE_EXHAUSTED; those of the
+  // device.
   virtual absl::StatusOr<ParameterGradient> Sum(const ParameterGradient& a,
                                                 const ParameterGradient& b) const = 0;
   // Brings a sum into the form of a prepared gradient. Must be called once, before BeginStep.
   // Changes nothing else. Errors: RESOURCE_EXHAUSTED; those of the device.
   virtual absl::Status Round(ParameterGradient& /*sum*/) const { return absl::OkStatus(); }
-  // Returns the sum of the squares of all elements of a prepared gradient, which is on the host
-  // (see DeviceSquares for others). The result is not finite if an element is not finite.
-  virtual double SumOfSquares(const ParameterGradient& gradient) const = 0;
-
   // Returns how many elements a step with a prepared gradient reads or writes, which may be far
   // more than the gradient has. Requires the same claims as BeginStep.
   virtual int64_t StepElements(const ParameterGradient& gradient) const = 0;

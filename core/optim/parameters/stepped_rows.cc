@@ -68,9 +68,6 @@ class SteppedRows : public SteppedParameter {
   absl::Status Prepare(ParameterGradient& gradient) const override;
   absl::StatusOr<ParameterGradient> Sum(const ParameterGradient& a,
                                         const ParameterGradient& b) const override;
-  double SumOfSquares(const ParameterGradient& gradient) const override {
-    return optim::SumOfSquares(*gradient.rows);
-  }
   int64_t StepElements(const ParameterGradient& gradient) const override {
     return gradient.rows->entries.values().NumElements() +
            static_cast<int64_t>(touched_.size() * rows_->width());

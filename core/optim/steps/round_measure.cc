@@ -27,7 +27,7 @@ absl::StatusOr<double> RoundMeasure::Reduce(std::vector<StepRequest>& round,
   }
   PSD_RETURN_IF_ERROR(table_.Round(sum));
   const double scale = mode_.ReductionScale(trainers);
-  PSD_ASSIGN_OR_RETURN(const double squares, table_.SumOfSquares(sum));
+  PSD_ASSIGN_OR_RETURN(const double squares, SumOfSquares(sum));
   return squares * scale * scale;
 }
 

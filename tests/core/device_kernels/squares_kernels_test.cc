@@ -4,8 +4,10 @@
 #include <cmath>
 #include <cstddef>
 #include <limits>
+#include <numeric>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "core/base/device.h"
 #include "core/base/kernel_table.h"
 #include "core/base/stream.h"
@@ -24,7 +26,6 @@ using kernels::BFloat16;
 using kernels::Convert;
 using kernels::Half;
 using kernels::OptimArrays;
-using kernels::OptimBatch;
 using testing::BatchOf;
 using testing::DeviceCopy;
 using testing::kInfinity;
@@ -44,14 +45,15 @@ class DeviceSquaresTest : public testing::KernelDeviceTest {
       arrays.back().gradient = copies.back().data();
       arrays.back().size = each.size();
     }
-    const OptimBatch batch = BatchOf<P>(arrays, {});
-    const size_t scratch_bytes = device_->kernels().Find(optim::kSumOfSquaresScratch)(batch);
-    const DeviceCopy<double> scratch(
-        *device_, std::vector<double>(scratch_bytes / sizeof(double), std::nan("")));
-    const DeviceCopy<double> sum(*device_, {-1});
-    device_->kernels().Find(optim::kSumOfSquares)(&device_->default_stream(), batch,
-                                                  scratch.bytes(), sum.data());
-    return sum.Read()[0];
+    size_t parts = 0;
+    for (const OptimArrays& each : arrays)
+      parts += (each.size + kernels::kOptimPartElements - 1) / kernels::kOptimPartElements;
+    const DeviceCopy<double> sums(*device_, std::vector<double>(parts, std::nan("")));
+    const absl::Status added = device_->kernels().Find(optim::kSumSquares)(
+        &device_->default_stream(), BatchOf<P>(arrays, {}), sums.data());
+    EXPECT_TRUE(added.ok()) << added;
+    const std::vector<double> all = sums.Read();
+    return std::accumulate(all.begin(), all.end(), 0.0);
   }
 };
 
@@ -69,6 +71,7 @@ TEST_P(DeviceSquaresTest, SumsAreExactWhereDoublesAre) {
   }
   EXPECT_EQ(SumOfSquares(gradients), want);
   EXPECT_EQ(SumOfSquares<float>({{}}), 0);
+  EXPECT_EQ(SumOfSquares<float>({}), 0);
 }
 
 TEST_P(DeviceSquaresTest, ASumIsFiniteIfAllElementsAre) {

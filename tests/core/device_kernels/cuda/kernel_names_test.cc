@@ -29,8 +29,7 @@ struct Exception {
 const std::vector<Exception> kOnlyCuda = {};
 const std::vector<Exception> kOnlyEmulated = {};
 const std::vector<Exception> kNotOnTheCpu = {
-    {optim::kSumOfSquares.name, "the host calls kernels::SumOfSquares"},
-    {optim::kSumOfSquaresScratch.name, "the host needs no scratch"}};
+    {optim::kSumSquares.name, "the host calls kernels::SumOfSquares"}};
 
 std::vector<std::string> Without(std::vector<std::string> names,
                                  const std::vector<Exception>& exceptions) {
