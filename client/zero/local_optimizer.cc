@@ -103,11 +103,10 @@ absl::StatusOr<std::vector<std::pair<GlobalId, double>>> LocalOptimizer::SumsOfS
     optim::StepPlan plan) const {
   const optim::ParameterTable& table = optimizer_->table();
   PSD_RETURN_IF_ERROR(table.Round(plan));
+  PSD_ASSIGN_OR_RETURN(const std::vector<double> squares, optim::SumsOfSquares(plan));
   std::vector<std::pair<GlobalId, double>> sums;
-  for (size_t i = 0; i < plan.indices.size(); ++i) {
-    const optim::SteppedParameter& parameter = table[plan.indices[i]];
-    sums.emplace_back(parameter.id(), parameter.SumOfSquares(plan.gradients[i]));
-  }
+  for (size_t i = 0; i < plan.indices.size(); ++i)
+    sums.emplace_back(table[plan.indices[i]].id(), squares[i]);
   return sums;
 }
 

@@ -59,7 +59,7 @@ class LocalOptimizer {
   absl::StatusOr<optim::StepPlan> Plan(GlobalId context,
                                        const absl::flat_hash_set<GlobalId>& frozen);
   // Returns the sum of the squares of each gradient of a plan, with the id of its parameter.
-  // Errors: RESOURCE_EXHAUSTED.
+  // Errors: those of optim::SumsOfSquares.
   absl::StatusOr<std::vector<std::pair<GlobalId, double>>> SumsOfSquares(
       optim::StepPlan plan) const;
   // Applies a plan. Errors: those of OwnerOptimizer::Step.

@@ -72,6 +72,7 @@ class Changes final : public optim::ChangeApplier {
   // Requires: the write claim of the value is held; the arrays fit. Errors: as for AssignValue. On
   // the host there are none if the change has no elements.
   absl::Status Apply(const LoadValue& change);
+  bool HasJournal() const override { return uses_.journal != nullptr; }
   absl::Status Apply(optim::StepChange& change) override;
   absl::Status Complete(optim::StepChange& change, absl::Status passed) override;
   absl::Status Apply(optim::OptionsChange& change) override;

@@ -96,8 +96,9 @@ Runtime::Runtime(RuntimeOptions options) : options_(std::move(options)), ids_(Ne
   results_.emplace(result_memory_);
 }
 
-// Large steps run on as many threads of the executor as there are cores, including the step's own.
-Helpers Runtime::StepHelpers() const {
+// Large steps and lookups run on as many threads of the executor as there are cores, including
+// their own.
+Helpers Runtime::LargeWorkHelpers() const {
   const int cores = static_cast<int>(std::thread::hardware_concurrency());  // 0 if unknown
   return {executor_.get(), std::min(options_.threads, cores) - 1};
 }
@@ -152,7 +153,7 @@ absl::Status Runtime::Assemble() {
   store.devices = options_.devices;
   store_ = store::Store::Create(std::move(store), ids_);
   changes_ = std::make_unique<change::Changes>(change::Changes::Uses{
-      *store_, options_.optimizers, options_.program_limits, *options_.memory, StepHelpers(),
+      *store_, options_.optimizers, options_.program_limits, *options_.memory, LargeWorkHelpers(),
       executor_.get(), options_.journal.get(), completions_.get()});
   rrefs_ = rref::RRefContext::Create(*agent_, *store_, ids_, *options_.clock, *timers_,
                                      continuations_, pool.memory);
@@ -180,8 +181,9 @@ absl::Status Runtime::Assemble() {
       std::make_unique<services::OptimizerService>(services::OptimizerService::Uses{
           *agent_, *store_, *changes_, *rrefs_, *creations_, *autograd_, *exchange_,
           options_.optimizers, ids_, *executor_, *timers_});
-  rows_ = std::make_unique<services::RowsService>(services::RowsService::Uses{
-      *agent_, *store_, *rrefs_, *creations_, *exchange_, *executor_, options_.program_limits});
+  rows_ = std::make_unique<services::RowsService>(
+      services::RowsService::Uses{*agent_, *store_, *rrefs_, *creations_, *exchange_, *executor_,
+                                  LargeWorkHelpers(), options_.program_limits});
   checkpoints_ = std::make_unique<services::CheckpointService>(services::CheckpointService::Uses{
       *agent_, *store_, *changes_, *rrefs_, *exchange_, options_.optimizers, *options_.memory,
       *executor_, options_.checkpoint_root != nullptr});

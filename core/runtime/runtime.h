@@ -188,7 +188,7 @@ class Runtime {
  private:
   explicit Runtime(RuntimeOptions options);
   absl::Status Assemble();
-  Helpers StepHelpers() const;
+  Helpers LargeWorkHelpers() const;
   // Gives memory that was kept for reuse back to the system when nothing uses it, again and again.
   void ReleaseUnusedLater();
 

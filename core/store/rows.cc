@@ -23,6 +23,8 @@ namespace {
 // The number of rows by which a lookup prefetches ahead.
 constexpr size_t kReadAhead = 12;
 constexpr size_t kLineBytes = 64;
+// The bytes that one thread reads at a time. To find them takes longer than to wake another thread.
+constexpr size_t kPieceBytes = size_t{1} << 20;
 
 // Copy a row while another thread may write or read it. The counter of its stripe shows whether the
 // copy is whole. The fences keep the accesses to the counter from moving past the copy.
@@ -96,7 +98,34 @@ void Rows::ReadRow(int64_t id, std::byte* out) const {
   }
 }
 
-absl::StatusOr<Tensor> Rows::Read(const Tensor& ids) const {
+// Makes the counter odd, when no other thread of the writer writes a row of this stripe. Returns
+// what it was before.
+uint32_t Rows::BeginWrite(Stripe& stripe) {
+  uint32_t before = stripe.load(std::memory_order_relaxed);
+  while (true) {
+    if (before % 2 != 0) {
+      std::this_thread::yield();
+      before = stripe.load(std::memory_order_relaxed);
+    } else if (stripe.compare_exchange_weak(before, before + 1, std::memory_order_acquire,
+                                            std::memory_order_relaxed)) {
+      return before;
+    }
+  }
+}
+
+void Rows::ReadRows(const int64_t* ids, size_t count, std::byte* to) const {
+  const size_t bytes = row_bytes();
+  const std::byte* const table = table_.raw_data();
+  for (size_t i = 0; i < count; ++i) {
+    if (i + kReadAhead < count) {
+      const std::byte* ahead = table + static_cast<size_t>(ids[i + kReadAhead]) * bytes;
+      for (size_t line = 0; line < bytes; line += kLineBytes) __builtin_prefetch(ahead + line);
+    }
+    ReadRow(ids[i], to + i * bytes);
+  }
+}
+
+absl::StatusOr<Tensor> Rows::Read(const Tensor& ids, const Helpers& helpers) const {
   if (!table_.OnHost()) return ops::GatherRows(table_, ids);
   PSD_RETURN_IF_ERROR(ops::CheckRowIds(ids, NumRows()));
   PSD_ASSIGN_OR_RETURN(const Tensor here, ids.ToHost());
@@ -107,16 +136,12 @@ absl::StatusOr<Tensor> Rows::Read(const Tensor& ids) const {
   PSD_ASSIGN_OR_RETURN(Tensor out, Tensor::Empty(shape, dtype()));
   const int64_t* id = dense.data<int64_t>();
   const auto count = static_cast<size_t>(dense.NumElements());
-  const size_t bytes = row_bytes();
-  const std::byte* const table = table_.raw_data();
-  std::byte* to = out.mutable_raw_data();
-  for (size_t i = 0; i < count; ++i) {
-    if (i + kReadAhead < count) {
-      const std::byte* ahead = table + static_cast<size_t>(id[i + kReadAhead]) * bytes;
-      for (size_t line = 0; line < bytes; line += kLineBytes) __builtin_prefetch(ahead + line);
-    }
-    ReadRow(id[i], to + i * bytes);
-  }
+  std::byte* const to = out.mutable_raw_data();
+  const size_t of_piece = std::max<size_t>(1, kPieceBytes / row_bytes());
+  ParallelFor(helpers, (count + of_piece - 1) / of_piece, [&](size_t piece) {
+    const size_t first = piece * of_piece;
+    ReadRows(id + first, std::min(of_piece, count - first), to + first * row_bytes());
+  });
   return out;
 }
 
@@ -137,8 +162,7 @@ absl::Status Rows::Write(Changing, absl::Span<const int64_t> ids, const std::byt
   const size_t bytes = row_bytes();
   for (size_t i = 0; i < ids.size(); ++i) {
     Stripe& stripe = stripes_[static_cast<size_t>(ids[i]) % kStripes];
-    const uint32_t before = stripe.load(std::memory_order_relaxed);
-    stripe.store(before + 1, std::memory_order_relaxed);
+    const uint32_t before = BeginWrite(stripe);
     std::byte* row = table_.mutable_raw_data() + static_cast<size_t>(ids[i]) * bytes;
     CopyIn(next + i * bytes, bytes, row);
     stripe.store(before + 2, std::memory_order_release);

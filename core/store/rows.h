@@ -22,6 +22,7 @@
 #include "absl/types/span.h"
 #include "core/base/buffer.h"
 #include "core/base/device.h"
+#include "core/base/parallel_for.h"
 #include "core/store/changing.h"
 #include "core/store/value.h"
 #include "core/tensor/dtype.h"
@@ -58,9 +59,9 @@ class Rows : public Object {
   uint64_t version() const { return version_.load(std::memory_order_acquire); }
 
   // Returns the rows of `ids`: a tensor of the shape of `ids` with the width as a further axis.
-  // The result is on the table's device.
-  // Errors: those of ops::CheckRowIds; RESOURCE_EXHAUSTED.
-  absl::StatusOr<Tensor> Read(const Tensor& ids) const;
+  // The result is on the table's device. The host divides many rows among this thread and
+  // `helpers`. Errors: those of ops::CheckRowIds; RESOURCE_EXHAUSTED.
+  absl::StatusOr<Tensor> Read(const Tensor& ids, const Helpers& helpers = {}) const;
 
   // ---- To be called only by the one writer.
 
@@ -69,8 +70,9 @@ class Rows : public Object {
   // Copies `bytes` bytes of the packed rows from `offset` on to the host. Errors: those of the
   // device.
   absl::Status ReadElements(size_t offset, std::byte* to, size_t bytes) const;
-  // Replaces the rows `ids`, each whole. `next` has as many packed rows, on the host. Requires: all
-  // ids are in range and no two are equal.
+  // Replaces the rows `ids`, each whole. `next` has as many packed rows, on the host. If the table
+  // is on the host, several threads of the writer may call this at the same time. Requires: all ids
+  // are in range and no two, also of these threads, are equal.
   // Errors: those of the device, and RESOURCE_EXHAUSTED there; on the host none.
   absl::Status Write(Changing, absl::Span<const int64_t> ids, const std::byte* next);
   // Returns the address of all rows, packed, for a kernel of the table's device that changes rows
@@ -92,6 +94,9 @@ class Rows : public Object {
   absl::Status WriteFromHost(absl::Span<const int64_t> ids, const std::byte* next);
   size_t row_bytes() const { return width() * ItemSize(dtype()); }
   void ReadRow(int64_t id, std::byte* out) const;
+  // Reads the rows of `count` ids, one after the other.
+  void ReadRows(const int64_t* ids, size_t count, std::byte* to) const;
+  static uint32_t BeginWrite(Stripe& stripe);
 
   Tensor table_;  // this is the only handle
   const bool requires_grad_;

@@ -1,11 +1,11 @@
 #pragma once
 
-// The sum of squares of all gradients of a batch, for clipping by norm and for detecting overflow.
+// The sums of squares of the gradients of a batch, for clipping by norm and for detecting overflow.
 //
-// Two kernels: each block of the first sums one chunk of one gradient (optim_step.h), and the only
-// block of the second sums the chunks. All sums are in double and in a fixed order, so the result
-// depends only on the gradients and on the sizes of the arrays. As kernels/optim/norm.h says, it is
-// finite if and only if all elements are, except that a sum of doubles may overflow.
+// Each block sums one chunk of one gradient (optim_step.h); the host adds up the chunks. All sums
+// are in double and in a fixed order, so the result depends only on the gradient. As
+// kernels/optim/norm.h says, it is finite if and only if all elements are, except that a sum of
+// doubles may overflow.
 
 #include <cstddef>
 #include <cstdint>
@@ -20,10 +20,10 @@ namespace psd::kernels::cuda {
 static_assert(kBlockThreads == kOptimThreads);
 
 // Sums the squares of chunk number `chunk` of the batch. `shared` has kBlockThreads numbers, which
-// the block shares; `partials` has one for each chunk.
-template <class Block, typename Table, typename Partials>
+// the block shares; `sums` has one for each chunk.
+template <class Block, typename Table, typename Sums>
 PSD_HOST_DEVICE void SumSquaresOfChunk(const Block& block, const Table& table, size_t count,
-                                       uint64_t chunk, double* shared, const Partials& partials) {
+                                       uint64_t chunk, double* shared, const Sums& sums) {
   const auto& entry = table[EntryOfChunk(table, count, chunk)];
   const uint64_t start = (chunk - entry.first_chunk) * kChunkElements;
   block.EachThread([&](size_t thread) {
@@ -40,22 +40,7 @@ PSD_HOST_DEVICE void SumSquaresOfChunk(const Block& block, const Table& table, s
   });
   CombineThreads(block, shared, Plus());
   block.EachThread([&](size_t thread) {
-    if (thread == 0) partials[chunk] = shared[0];
-  });
-}
-
-// Sets out[0] to the sum of `count` partial sums. It is one block's work.
-template <class Block, typename Partials, typename Out>
-PSD_HOST_DEVICE void SumPartials(const Block& block, const Partials& partials, size_t count,
-                                 double* shared, const Out& out) {
-  block.EachThread([&](size_t thread) {
-    double sum = 0;
-    for (size_t i = thread; i < count; i += kBlockThreads) sum += partials[i];
-    shared[thread] = sum;
-  });
-  CombineThreads(block, shared, Plus());
-  block.EachThread([&](size_t thread) {
-    if (thread == 0) out[0] = shared[0];
+    if (thread == 0) sums[chunk] = shared[0];
   });
 }
 

@@ -47,11 +47,10 @@ int LaunchStep(const RmsPropOptions& options, const OptimBatch& batch, const voi
 int LaunchStep(const RpropOptions& options, const OptimBatch& batch, const void* table,
                CUstream_st* stream);
 
-// Adds two launches that set *out, in the device's memory, to the sum of squares of all gradients
-// of the batch (kernels/cuda/norm.h). `scratch` has SumOfSquaresScratchBytes(batch) bytes in the
-// device's memory, aligned to 8. Of the table only the gradients are read. Returns as LaunchStep.
-size_t SumOfSquaresScratchBytes(const OptimBatch& batch);
-int LaunchSumOfSquares(const OptimBatch& batch, const void* table, void* scratch, double* out,
-                       CUstream_st* stream);
+// Adds one launch that sums the squares of all gradients of the batch (kernels/cuda/norm.h). The
+// gradients have one element of `sums`, in the device's memory, for each kOptimPartElements of
+// their elements, of which the last of a gradient may have fewer. Of the table only the gradients
+// are read. Returns as LaunchStep.
+int LaunchSumSquares(const OptimBatch& batch, const void* table, double* sums, CUstream_st* stream);
 
 }  // namespace psd::kernels::cuda

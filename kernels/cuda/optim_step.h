@@ -68,14 +68,15 @@ void MakeEntries(const OptimBatch& batch, const Make& make, const Put& put) {
   uint64_t chunks = 0;
   for (size_t k = 0; k < batch.count; ++k) {
     const OptimArrays& each = batch.arrays[k];
+    const auto array = [&](auto* address) {
+      return make(address, address == nullptr ? 0 : each.size);
+    };
     OptimEntry<P, ArrayOf> entry = {};
-    entry.parameter = make(static_cast<const P*>(each.parameter), each.size);
-    entry.next = make(static_cast<P*>(each.next), each.size);
-    entry.gradient = make(static_cast<const P*>(each.gradient), each.size);
-    for (size_t s = 0; s < kMaxOptimStates; ++s) {
-      entry.state[s] =
-          make(static_cast<NumberOf<P>*>(each.state[s]), each.state[s] == nullptr ? 0 : each.size);
-    }
+    entry.parameter = array(static_cast<const P*>(each.parameter));
+    entry.next = array(static_cast<P*>(each.next));
+    entry.gradient = array(static_cast<const P*>(each.gradient));
+    for (size_t s = 0; s < kMaxOptimStates; ++s)
+      entry.state[s] = array(static_cast<NumberOf<P>*>(each.state[s]));
     entry.size = each.size;
     entry.first_element = each.first_element;
     entry.rounding_seed = each.rounding_seed;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "client/psd.h"
@@ -210,7 +211,8 @@ TEST_P(DeviceLoansTest, TheEndOfASessionDoesNotEndALoan) {
   const RRef same = Must(other->Lookup("owner", "w"));
   const Tensor pulled = world_.Pull(w);
   world_.trainer().reset();
-  while (!world_.HowRead().empty()) std::this_thread::yield();  // until the owner knows
+  // Until the owner knows.
+  while (absl::StrContains(world_.HowRead(), "in place")) std::this_thread::yield();
   for (int i = 0; i < 4; ++i)
     Must(other->Assign(same, Must(Tensor::Full({kElements}, DType::kF32, 7))));
   EXPECT_EQ(world_.BytesLent(), kBytes);

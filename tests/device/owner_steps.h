@@ -58,9 +58,12 @@ struct Answer {
 // The parameter is the seed of the device, which decides in which order it works.
 class OwnerStepsTest : public ::testing::TestWithParam<uint64_t> {
  protected:
+  // Without a journal, journal_ sees nothing.
+  explicit OwnerStepsTest(bool has_journal = true) : has_journal_(has_journal) {}
+
   worker::RuntimeOptions Options() {
     worker::RuntimeOptions options;
-    options.journal = journal_;
+    if (has_journal_) options.journal = journal_;
     options.memory = memory_;
     return options;
   }
@@ -135,6 +138,7 @@ class OwnerStepsTest : public ::testing::TestWithParam<uint64_t> {
   static constexpr Incarnation kTrainer = 4711;
   static Tensor Full(float value) { return *Tensor::Full({6}, DType::kF32, value); }
 
+  const bool has_journal_;
   std::atomic<int> answers_{0};  // that were given
   const std::shared_ptr<ScopeJournal> journal_ = std::make_shared<ScopeJournal>();
   const std::shared_ptr<MemoryBudget> memory_ = MemoryBudget::Create(size_t{1} << 30);

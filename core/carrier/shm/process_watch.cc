@@ -44,7 +44,7 @@ absl::StatusOr<UniqueFd> PidfdOf(int socket, const PeerProcess& peer) {
   UniqueFd opened(static_cast<int>(syscall(SYS_pidfd_open, peer.pid, 0)));
   if (!opened.valid()) return failed(errno);
   // If the socket is still open at its other end, the process had not ended, and the number was its
-  // own.
+  // own. (A process that forks and leaves the socket to a child could be taken for another one.)
   if ((Happened(socket, 0) & POLLHUP) != 0)
     return absl::UnavailableError(absl::StrCat("process ", peer.pid, " has ended"));
   return opened;
@@ -68,7 +68,8 @@ class ProcessWatch::Watch : public Watched {
   bool ended() const { return (Happened(pidfd_.get(), POLLIN) & POLLIN) != 0; }
 
   bool OnWake(bool readable) override {
-    if (!readable) return false;
+    // The event may be of another file that had the same number until a moment ago.
+    if (!readable || !ended()) return false;
     poller_.Remove(pidfd_.get());
     if (const std::shared_ptr<ProcessWatch> watches = watches_.lock()) watches->Forget(pid_, this);
     process_->End();

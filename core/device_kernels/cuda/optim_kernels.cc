@@ -1,5 +1,6 @@
 #include "core/device_kernels/cuda/optim_kernels.h"
 
+#include "absl/status/status.h"
 #include "core/base/stream.h"
 #include "core/device/cuda/cuda_stream.h"
 #include "core/device_kernels/cuda/launch.h"
@@ -22,6 +23,16 @@ void Step(Stream* stream, const Options& options, const kernels::OptimBatch& bat
                               }));
 }
 
+absl::Status SumSquares(Stream* stream, const kernels::OptimBatch& batch, double* sums) {
+  if (batch.count == 0) return absl::OkStatus();
+  return static_cast<CudaStream&>(*stream).AddWithTable(
+      optim::kSumSquares.name, kernels::cuda::OptimTableBytes(batch),
+      [&](void* table) { kernels::cuda::FillOptimTable(batch, table); },
+      [&](const void* table, CUstream_st* handle) {
+        return kernels::cuda::LaunchSumSquares(batch, table, sums, handle);
+      });
+}
+
 }  // namespace
 
 KernelTable OptimKernels() {
@@ -33,6 +44,7 @@ KernelTable OptimKernels() {
   table.Add(optim::kAdamax, Step<kernels::AdamaxOptions, optim::kAdamax>);
   table.Add(optim::kRmsProp, Step<kernels::RmsPropOptions, optim::kRmsProp>);
   table.Add(optim::kRprop, Step<kernels::RpropOptions, optim::kRprop>);
+  table.Add(optim::kSumSquares, SumSquares);
   return table;
 }
 

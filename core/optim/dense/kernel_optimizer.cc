@@ -11,8 +11,9 @@
 namespace psd::optim {
 namespace {
 
-// The most arrays in one kernel call. A kernel decides for all arrays of a call together whether it
-// writes past the caches, so a call should not have so many small ones that they fill the caches.
+// The most arrays in one kernel call on the host. A kernel decides for all arrays of a call
+// together whether it writes past the caches, so a call should not have so many small ones that
+// they fill the caches. On a device all arrays are one launch.
 constexpr size_t kBatchArrays = 64;
 
 class KernelOptimizer : public FunctionalOptimizer {
@@ -57,9 +58,10 @@ class KernelOptimizer : public FunctionalOptimizer {
   void Apply(Stream* stream, const kernels::OptimBatch& batch) const override {
     kernels::OptimBatch call = batch;
     call.stochastic_rounding = stochastic_rounding_;
-    for (size_t first = 0; first < batch.count; first += kBatchArrays) {
+    const size_t most = stream == nullptr ? kBatchArrays : batch.count;
+    for (size_t first = 0; first < batch.count; first += most) {
       call.arrays = batch.arrays + first;
-      call.count = std::min(kBatchArrays, batch.count - first);
+      call.count = std::min(most, batch.count - first);
       kernel_.run(stream, call);
     }
   }

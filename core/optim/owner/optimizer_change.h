@@ -94,6 +94,9 @@ struct LifeChange {
 class ChangeApplier {
  public:
   virtual ~ChangeApplier() = default;
+  // Whether there is a journal. Then the gradients of steps of described optimizers are on the
+  // host.
+  virtual bool HasJournal() const = 0;
   // Publishes the new versions of the plan's parameters. If all of them are on one device, it may
   // still be at work: then change.under_way has an event, and when it has passed, Complete must be
   // called. The next change of these parameters may be applied before that if it also is work of

@@ -97,6 +97,9 @@ void OwnerOptimizer::Step(StepRequest request) {
                        settings_.mode.ToString(), ", which has no rounds")),
                    "create it with a synchronous mode, or step for one seat"));
   }
+  if (has_devices_ && described() && changes_.HasJournal()) {
+    if (absl::Status here = BringToHost(request.plan); !here.ok()) return request.done(here);
+  }
   if (gate_ != nullptr && !(request.in_turn && TakesTurns()))
     return gate_->Submit(std::move(request));
   auto batch = std::make_unique<StepBatch>();
@@ -122,7 +125,7 @@ void OwnerOptimizer::RunMeasure(std::vector<StepRequest> steps) {
     if (book_.WasApplied(step)) applied.insert(step.step_id);
   }
   const FlowId flow = steps[0].member.flow;
-  RunSized(/*light=*/elements <= kInlineElements, flow,
+  RunSized(/*light=*/!has_devices_ && elements <= kInlineElements, flow,
            [self = shared_from_this(), steps = std::move(steps), applied]() mutable {
              self->measure_.Run(std::move(steps), applied);
            });

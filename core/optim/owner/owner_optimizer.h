@@ -112,8 +112,8 @@ class OwnerOptimizer : public store::Object, public std::enable_shared_from_this
   // before is answered `repeated`. Errors (through `done`): CANCELLED, those of Check,
   // FAILED_PRECONDITION (a step that its trainer has given up, or a step that is so old that it is
   // unknown whether it was applied), INVALID_ARGUMENT (several seats without rounds), ABORTED (the
-  // session has ended), RESOURCE_EXHAUSTED (no memory to add up the gradients of a round), and
-  // those of StepGate.
+  // session has ended), RESOURCE_EXHAUSTED (no memory to add up the gradients of a round, or to
+  // copy those on devices to the host for the journal), and those of StepGate and of the devices.
   void Step(StepRequest request);
 
   // Computes the sum of the squares of a step's gradients, before the step's terms (scale, limit)

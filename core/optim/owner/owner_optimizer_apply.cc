@@ -206,7 +206,7 @@ void OwnerOptimizer::Measure(StepRequest request,
                              absl::AnyInvocable<void(absl::StatusOr<double>)> done) {
   if (settings_.mode.kind != UpdateMode::Kind::kSynchronous) {
     if (absl::Status rounded = table_.Round(request.plan); !rounded.ok()) return done(rounded);
-    return done(table_.SumOfSquares(request.plan));
+    return done(SumOfSquares(request.plan));
   }
   request.measures = true;
   request.done = [done = std::move(done)](absl::StatusOr<StepResult> result) mutable {
@@ -300,10 +300,12 @@ absl::StatusOr<std::vector<DeviceEvent>> OwnerOptimizer::RunKernelsWhere(store::
   for (const Alone& each : alone) {
     SteppedParameter& parameter = table_[plan.indices[each.number]];
     const RowOptimizer& function = *change.functions[parameter.group()]->rows();
-    parameter.ApplyRows(changing, function, plan.gradients[each.number], each.rows);
+    parameter.ApplyRows(changing, function, plan.gradients[each.number], each.rows, helpers_);
     if (on_devices) sweep.Covers(CurrentStream(parameter.device()));
   }
-  return sweep.Start(helpers_);
+  // A device takes neighbours of one dtype and step number as one launch, which helpers would
+  // divide.
+  return sweep.Start(on_devices ? Helpers() : helpers_);
 }
 
 void OwnerOptimizer::Record(StepChange& change) {

@@ -2,11 +2,15 @@
 
 #include <algorithm>
 #include <iterator>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/remedy.h"
 #include "core/base/status.h"
+#include "core/optim/parameters/dense_squares.h"
+#include "core/optim/rows/sparse_gradient.h"
+#include "core/tensor/tensor.h"
 
 namespace psd::optim {
 
@@ -91,11 +95,35 @@ absl::Status ParameterTable::Round(StepPlan& sum) const {
   return absl::OkStatus();
 }
 
-double ParameterTable::SumOfSquares(const StepPlan& plan) const {
-  double sum = 0;
-  for (size_t i = 0; i < plan.indices.size(); ++i)
-    sum += parameters_[plan.indices[i]]->SumOfSquares(plan.gradients[i]);
-  return sum;
+absl::Status BringToHost(StepPlan& plan) {
+  for (ParameterGradient& each : plan.gradients) {
+    if (each.rows != nullptr || each.gradient->OnHost()) continue;
+    PSD_ASSIGN_OR_RETURN(each.gradient, each.gradient->ToHost());
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<double>> SumsOfSquares(const StepPlan& plan) {
+  std::vector<double> sums(plan.gradients.size());
+  std::vector<const Tensor*> dense;
+  std::vector<size_t> numbers;  // of the dense ones
+  for (size_t i = 0; i < sums.size(); ++i) {
+    const ParameterGradient& each = plan.gradients[i];
+    if (each.rows != nullptr) {
+      sums[i] = SumOfSquares(*each.rows);
+    } else {
+      dense.push_back(&*each.gradient);
+      numbers.push_back(i);
+    }
+  }
+  PSD_ASSIGN_OR_RETURN(const std::vector<double> dense_sums, SumsOfSquares(dense));
+  for (size_t i = 0; i < numbers.size(); ++i) sums[numbers[i]] = dense_sums[i];
+  return sums;
+}
+
+absl::StatusOr<double> SumOfSquares(const StepPlan& plan) {
+  PSD_ASSIGN_OR_RETURN(const std::vector<double> sums, SumsOfSquares(plan));
+  return std::accumulate(sums.begin(), sums.end(), 0.0);
 }
 
 }  // namespace psd::optim

@@ -1,7 +1,7 @@
 #pragma once
 
 // The parameters that one optimizer has on one owner, and the plan of a step: which parameters get
-// which gradients. Pure logic.
+// which gradients.
 
 #include <cstddef>
 #include <memory>
@@ -25,6 +25,17 @@ struct StepPlan {
   std::vector<size_t> indices;  // each gradient's parameter, as its index in the table; ascending
   absl::InlinedVector<std::shared_ptr<const void>, 1> keepers;  // keep borrowed gradients alive
 };
+
+// Copies the gradients that are on devices to the host, and waits for that. Errors:
+// RESOURCE_EXHAUSTED; those of the devices.
+absl::Status BringToHost(StepPlan& plan);
+
+// Returns the sum of the squares of the elements of each gradient, or of all of them, which
+// clipping by norm and loss scaling need. A result is not finite if an element is not finite. Waits
+// for the devices that have gradients. Requires: no sum among them is still to be rounded. Errors:
+// those of devices; RESOURCE_EXHAUSTED.
+absl::StatusOr<std::vector<double>> SumsOfSquares(const StepPlan& plan);
+absl::StatusOr<double> SumOfSquares(const StepPlan& plan);
 
 // Holds the parameters, sorted by id. The table never changes and is thread-safe; access to the
 // parameters themselves is restricted (see SteppedParameter).
@@ -55,15 +66,11 @@ class ParameterTable {
                                 std::shared_ptr<const void> keeper = nullptr) const;
 
   // Returns a plan whose gradients are the sums of those of `a` and `b`. A gradient that only one
-  // of them has is taken as it is. Errors: RESOURCE_EXHAUSTED.
+  // of them has is taken as it is. Errors: RESOURCE_EXHAUSTED; those of devices.
   absl::StatusOr<StepPlan> Sum(StepPlan a, StepPlan b) const;
-  // Brings sums into the form that SumOfSquares and BeginStep take; see SteppedParameter::Round.
-  // Must be called when all plans have been added. Errors: RESOURCE_EXHAUSTED.
+  // Brings sums into the form that SumsOfSquares and BeginStep take; see SteppedParameter::Round.
+  // Must be called when all plans have been added. Errors: RESOURCE_EXHAUSTED; those of devices.
   absl::Status Round(StepPlan& sum) const;
-
-  // Returns the sum of the squares of all elements of all gradients, which clipping by norm and
-  // loss scaling need. The result is not finite if an element is not finite.
-  double SumOfSquares(const StepPlan& plan) const;
 
  private:
   std::optional<size_t> Search(GlobalId id, size_t first) const;

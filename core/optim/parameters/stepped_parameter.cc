@@ -10,10 +10,9 @@
 #include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/optim/rows/row_batches.h"
+#include "core/tensor/copy_to.h"
 #include "core/tensor/ops/cast.h"
 #include "core/tensor/ops/sum.h"
-#include "kernels/convert.h"
-#include "kernels/optim/norm.h"
 
 namespace psd::optim {
 namespace {
@@ -74,8 +73,7 @@ class DenseParameter : public SteppedParameter {
         shape_(parameter_.shape()),
         elements_(shape_.NumElements()),
         sparse_status_(CheckSparse(function)),
-        sparse_moves_all_(function.rows() != nullptr && function.rows()->MovesWithoutGradient()),
-        batches_(RowBytes(parameter_)) {}
+        sparse_moves_all_(function.rows() != nullptr && function.rows()->MovesWithoutGradient()) {}
   ~DenseParameter() override { parameter_.ReleaseFromSteps(); }
 
   absl::Status Init(const FunctionalOptimizer& function) {
@@ -103,14 +101,13 @@ class DenseParameter : public SteppedParameter {
   absl::StatusOr<ParameterGradient> Sum(const ParameterGradient& a,
                                         const ParameterGradient& b) const override;
   absl::Status Round(ParameterGradient& sum) const override;
-  double SumOfSquares(const ParameterGradient& gradient) const override;
 
   // A step writes a whole new version, even if its gradient has only a few rows.
   int64_t StepElements(const ParameterGradient& /*gradient*/) const override { return elements_; }
   absl::StatusOr<bool> BeginStep(store::Changing, const ParameterGradient& gradient,
                                  kernels::OptimArrays& arrays, StepMemory& memory) override;
   void ApplyRows(store::Changing, const RowOptimizer& function, const ParameterGradient& gradient,
-                 RowArrays rows) override;
+                 RowArrays rows, const Helpers& helpers) override;
 
   std::vector<StateArray> state() const override { return StateArrays(blocks_); }
 
@@ -128,7 +125,6 @@ class DenseParameter : public SteppedParameter {
   const absl::Status sparse_status_;  // whether the optimizer's type takes sparse gradients
   // Whether a step also moves rows without a gradient. Then sparse gradients are made dense.
   const bool sparse_moves_all_;
-  RowBatches batches_;
 };
 
 absl::Status DenseParameter::Prepare(ParameterGradient& gradient) const {
@@ -141,9 +137,13 @@ absl::Status DenseParameter::Prepare(ParameterGradient& gradient) const {
                                                    " must be ", DTypeName(dtype()),
                                                    shape_.ToString(), ", not ", given.ToString()));
   }
-  if (given.OnHost() && given.IsContiguous()) return absl::OkStatus();
-  PSD_ASSIGN_OR_RETURN(const Tensor here, given.ToHost());
-  PSD_ASSIGN_OR_RETURN(gradient.gradient, here.Contiguous());
+  const bool usable = given.OnHost() || given.device() == device();
+  if (usable && given.IsContiguous()) return absl::OkStatus();
+  Tensor moved = given;
+  if (!usable) {
+    PSD_ASSIGN_OR_RETURN(moved, given.ToHost());
+  }
+  PSD_ASSIGN_OR_RETURN(gradient.gradient, moved.Contiguous());
   return absl::OkStatus();
 }
 
@@ -183,8 +183,15 @@ absl::StatusOr<ParameterGradient> DenseParameter::Sum(const ParameterGradient& a
   ParameterGradient dense_a = a, dense_b = b;
   PSD_RETURN_IF_ERROR(MakeDense(dense_a));
   PSD_RETURN_IF_ERROR(MakeDense(dense_b));
-  // The dense gradient in f32 goes first: a sum may be in f32 although the parameter is not.
-  if (dense_b.gradient->dtype() != dtype()) std::swap(dense_a, dense_b);
+  // The dense gradient in f32 goes first: a sum may be in f32 although the parameter is not. The
+  // sum is where the first one is, and on the device if any of them is.
+  const bool a_is_sum = dense_a.gradient->dtype() != dtype();
+  const bool b_is_sum = dense_b.gradient->dtype() != dtype();
+  const bool only_b_is_there = dense_a.gradient->OnHost() && !dense_b.gradient->OnHost();
+  if (a_is_sum == b_is_sum ? only_b_is_there : b_is_sum) std::swap(dense_a, dense_b);
+  if (dense_a.gradient->OnHost() && !dense_b.gradient->OnHost()) {
+    PSD_ASSIGN_OR_RETURN(dense_a.gradient, CopyTo(device(), *dense_a.gradient));
+  }
   PSD_ASSIGN_OR_RETURN(sum.gradient, ops::AddToSum(*dense_a.gradient, *dense_b.gradient));
   return sum;
 }
@@ -198,8 +205,8 @@ absl::Status DenseParameter::Round(ParameterGradient& sum) const {
 absl::StatusOr<bool> DenseParameter::BeginStep(store::Changing, const ParameterGradient& gradient,
                                                kernels::OptimArrays& arrays, StepMemory& memory) {
   if (gradient.rows != nullptr) return false;
-  arrays.gradient = gradient.gradient->raw_data();
-  if (device() != nullptr) {
+  arrays.gradient = gradient.gradient->address();
+  if (gradient.gradient->device() != device()) {
     const SentPart whole{gradient.gradient->raw_data(), Bytes(), 0};
     PSD_RETURN_IF_ERROR(SendParts(*device(), {whole}, *gradient_, memory));
     arrays.gradient = gradient_->data();
@@ -212,7 +219,8 @@ absl::StatusOr<bool> DenseParameter::BeginStep(store::Changing, const ParameterG
 
 // Copies the old version, then replaces the rows that have a gradient.
 void DenseParameter::ApplyRows(store::Changing, const RowOptimizer& function,
-                               const ParameterGradient& gradient, RowArrays rows) {
+                               const ParameterGradient& gradient, RowArrays rows,
+                               const Helpers& helpers) {
   std::byte* const next = rows.next;
   if (next != rows.table && elements_ > 0) std::memcpy(next, rows.table, Bytes());
   rows.width = static_cast<size_t>(shape_[1]);
@@ -221,34 +229,13 @@ void DenseParameter::ApplyRows(store::Changing, const RowOptimizer& function,
   rows.dtype = dtype();
   rows.step = NextStep();
   const size_t row_bytes = RowBytes(parameter_);
-  batches_.Step(function, *gradient.rows->groups, rows,
-                [&](absl::Span<const int64_t> ids, const std::byte* changed) {
-                  for (size_t i = 0; i < ids.size(); ++i) {
-                    std::memcpy(next + static_cast<size_t>(ids[i]) * row_bytes,
-                                changed + i * row_bytes, row_bytes);
-                  }
-                });
-}
-
-double DenseParameter::SumOfSquares(const ParameterGradient& gradient) const {
-  if (gradient.rows != nullptr) return optim::SumOfSquares(*gradient.rows);
-  const Tensor& x = *gradient.gradient;
-  const auto size = static_cast<size_t>(x.NumElements());
-  const auto sum_as = [&](auto element) {
-    return kernels::SumOfSquares(reinterpret_cast<const decltype(element)*>(x.raw_data()), size);
-  };
-  switch (x.dtype()) {
-    case DType::kF32:
-      return sum_as(float{});
-    case DType::kF64:
-      return sum_as(double{});
-    case DType::kF16:
-      return sum_as(kernels::Half{});
-    case DType::kBF16:
-      return sum_as(kernels::BFloat16{});
-    default:
-      return 0;  // no optimizer steps integers
-  }
+  StepRows(function, *gradient.rows->groups, rows, helpers,
+           [&](absl::Span<const int64_t> ids, const std::byte* changed) {
+             for (size_t i = 0; i < ids.size(); ++i) {
+               std::memcpy(next + static_cast<size_t>(ids[i]) * row_bytes, changed + i * row_bytes,
+                           row_bytes);
+             }
+           });
 }
 
 }  // namespace

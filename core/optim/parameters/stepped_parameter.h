@@ -19,6 +19,7 @@
 #include "core/base/device.h"
 #include "core/base/ids.h"
 #include "core/base/memory_budget.h"
+#include "core/base/parallel_for.h"
 #include "core/base/small_object.h"
 #include "core/optim/functional/functional_optimizer.h"
 #include "core/optim/functional/row_optimizer.h"
@@ -92,23 +93,21 @@ class SteppedParameter : public SmallObject {
   // created, can step it. Errors: INVALID_ARGUMENT naming the option.
   virtual absl::Status CheckOptions(const FunctionalOptimizer& function) const = 0;
   // Checks a gradient and brings it into the form that BeginStep takes, or that Round takes if it
-  // is a sum that is not rounded yet. A prepared gradient is on the host, wherever the parameter
-  // is. Needs no claim. Errors: INVALID_ARGUMENT naming the expected and the given shape and dtype;
-  // RESOURCE_EXHAUSTED when there is no memory to bring a gradient to the host, to make a strided
-  // one contiguous or a sparse one dense; those of the gradient's device.
+  // is a sum that is not rounded yet. A prepared gradient is on the parameter's device, if it was
+  // given there, or on the host. Needs no claim. Errors: INVALID_ARGUMENT naming the expected and
+  // the given shape and dtype; RESOURCE_EXHAUSTED when there is no memory to bring a gradient to
+  // the host, to make a strided one contiguous or a sparse one dense; those of the gradient's
+  // device.
   virtual absl::Status Prepare(ParameterGradient& gradient) const = 0;
   // Returns the sum of two prepared gradients, or of a sum and a gradient, and modifies neither.
   // See ReadVersion for the version of a sum. A sum of f16 or bf16 gradients is kept in f32 until
-  // Round. Errors: RESOURCE_EXHAUSTED.
+  // Round. The sum is on the device if one of them is. Errors: RESOURCE_EXHAUSTED; those of the
+  // device.
   virtual absl::StatusOr<ParameterGradient> Sum(const ParameterGradient& a,
                                                 const ParameterGradient& b) const = 0;
   // Brings a sum into the form of a prepared gradient. Must be called once, before BeginStep.
-  // Changes nothing else. Errors: RESOURCE_EXHAUSTED.
+  // Changes nothing else. Errors: RESOURCE_EXHAUSTED; those of the device.
   virtual absl::Status Round(ParameterGradient& /*sum*/) const { return absl::OkStatus(); }
-  // Returns the sum of the squares of all elements of a prepared gradient. The result is not finite
-  // if an element is not finite.
-  virtual double SumOfSquares(const ParameterGradient& gradient) const = 0;
-
   // Returns how many elements a step with a prepared gradient reads or writes, which may be far
   // more than the gradient has. Requires the same claims as BeginStep.
   virtual int64_t StepElements(const ParameterGradient& gradient) const = 0;
@@ -125,10 +124,12 @@ class SteppedParameter : public SmallObject {
                                          kernels::OptimArrays& arrays, StepMemory& memory) = 0;
   // Counts and applies the step that BeginStep has begun and left to this function. The caller has
   // set in `rows` the gradient's scale and limit and, for a parameter with versions, the version to
-  // read (`table`) and the version to write (`next`, here the whole version). A device does this as
-  // work of the thread's CurrentStream, and may still be at work when this returns.
+  // read (`table`) and the version to write (`next`, here the whole version). The host divides many
+  // rows among this thread and `helpers`. A device does this as work of the thread's CurrentStream,
+  // and may still be at work when this returns.
   virtual void ApplyRows(store::Changing, const RowOptimizer& function,
-                         const ParameterGradient& gradient, RowArrays rows) = 0;
+                         const ParameterGradient& gradient, RowArrays rows,
+                         const Helpers& helpers) = 0;
   // Ends a step that may have begun and was not applied. `steps` is the count from before it.
   virtual void AbandonStep(store::Changing changing, int64_t steps) { set_steps(changing, steps); }
 

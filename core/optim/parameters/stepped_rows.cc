@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/buffer.h"
 #include "core/base/device.h"
+#include "core/base/parallel_for.h"
 #include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/base/stream.h"
@@ -55,8 +56,7 @@ class SteppedRows : public SteppedParameter {
               const RowOptimizer& function)
       : SteppedParameter(std::move(entry), group, rows->dtype(), rows->device()),
         rows_(std::move(rows)),
-        moves_without_gradient_(function.MovesWithoutGradient()),
-        batches_(rows_->width() * ItemSize(rows_->dtype())) {}
+        moves_without_gradient_(function.MovesWithoutGradient()) {}
 
   absl::Status Init(const RowOptimizer& function, MemoryAccount& memory);
 
@@ -68,9 +68,6 @@ class SteppedRows : public SteppedParameter {
   absl::Status Prepare(ParameterGradient& gradient) const override;
   absl::StatusOr<ParameterGradient> Sum(const ParameterGradient& a,
                                         const ParameterGradient& b) const override;
-  double SumOfSquares(const ParameterGradient& gradient) const override {
-    return optim::SumOfSquares(*gradient.rows);
-  }
   int64_t StepElements(const ParameterGradient& gradient) const override {
     return gradient.rows->entries.values().NumElements() +
            static_cast<int64_t>(touched_.size() * rows_->width());
@@ -78,7 +75,7 @@ class SteppedRows : public SteppedParameter {
   absl::StatusOr<bool> BeginStep(store::Changing, const ParameterGradient& gradient,
                                  kernels::OptimArrays& arrays, StepMemory& memory) override;
   void ApplyRows(store::Changing changing, const RowOptimizer& function,
-                 const ParameterGradient& gradient, RowArrays all) override;
+                 const ParameterGradient& gradient, RowArrays all, const Helpers& helpers) override;
   void AbandonStep(store::Changing changing, int64_t steps) override {
     SteppedParameter::AbandonStep(changing, steps);
     begun_.reset();
@@ -101,12 +98,11 @@ class SteppedRows : public SteppedParameter {
   }
   // `all` has the number of the step and the gradient's scale and limit.
   void StepHere(store::Changing changing, const RowOptimizer& function,
-                const SparseGradient& gradient, RowArrays all);
+                const SparseGradient& gradient, RowArrays all, const Helpers& helpers);
   void StepThere(store::Changing changing, const RowOptimizer& function, const RowArrays& all);
 
   const std::shared_ptr<store::Rows> rows_;  // shared with the entry
   const bool moves_without_gradient_;        // whether a step also moves rows without a gradient
-  RowBatches batches_;
   std::vector<StateBlock> blocks_;
   std::vector<std::byte*> state_;  // the blocks' data
   // The rows that had a gradient in some step, ascending. Needed for optimizers that also move such
@@ -203,10 +199,11 @@ absl::StatusOr<bool> SteppedRows::BeginStep(store::Changing, const ParameterGrad
 }
 
 void SteppedRows::ApplyRows(store::Changing changing, const RowOptimizer& function,
-                            const ParameterGradient& gradient, RowArrays all) {
+                            const ParameterGradient& gradient, RowArrays all,
+                            const Helpers& helpers) {
   all.step = NextStep();
   if (device() == nullptr) {
-    StepHere(changing, function, *gradient.rows, all);
+    StepHere(changing, function, *gradient.rows, all, helpers);
   } else {
     StepThere(changing, function, all);
   }
@@ -214,7 +211,7 @@ void SteppedRows::ApplyRows(store::Changing changing, const RowOptimizer& functi
 }
 
 void SteppedRows::StepHere(store::Changing changing, const RowOptimizer& function,
-                           const SparseGradient& gradient, RowArrays all) {
+                           const SparseGradient& gradient, RowArrays all, const Helpers& helpers) {
   all.width = rows_->width();
   all.gradients = gradient.entries.values().raw_data();
   all.dtype = rows_->dtype();
@@ -226,10 +223,10 @@ void SteppedRows::StepHere(store::Changing changing, const RowOptimizer& functio
   };
   if (moves_without_gradient_) {
     kernels::RowGroups groups = WithIds(*gradient.groups, touched_);
-    batches_.Step(function, groups, all, publish);
+    StepRows(function, groups, all, helpers, publish);
     touched_ = std::move(groups.ids);
   } else {
-    batches_.Step(function, *gradient.groups, all, publish);
+    StepRows(function, *gradient.groups, all, helpers, publish);
   }
 }
 

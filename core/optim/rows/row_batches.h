@@ -4,30 +4,23 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
+#include "core/base/parallel_for.h"
 #include "core/optim/functional/row_optimizer.h"
 #include "kernels/rows/rows.h"
 
 namespace psd::optim {
 
-// Holds the buffer for the new rows of one batch, and reuses it in later steps. Thread-compatible.
-class RowBatches {
- public:
-  explicit RowBatches(size_t row_bytes);
+// Called with the ids of some rows, each once, and these rows as the step has made them, packed.
+using PublishRows = absl::FunctionRef<void(absl::Span<const int64_t> ids, const std::byte* next)>;
 
-  // Steps the rows of `groups`, batch after batch. The caller fills `arrays` except for `next` and
-  // the fields that say which rows these are (ids, begins, count, ahead, positions). After each
-  // batch `publish` is called with the ids of its rows and the new rows, packed.
-  void Step(const RowOptimizer& function, const kernels::RowGroups& groups, RowArrays arrays,
-            absl::FunctionRef<void(absl::Span<const int64_t> ids, const std::byte* next)> publish);
-
- private:
-  const size_t row_bytes_;
-  const size_t rows_;            // the most rows of one batch
-  std::vector<std::byte> next_;  // empty until the first step
-};
+// Steps the rows of `groups`, batch after batch. The caller fills `arrays` except for `next` and
+// the fields that say which rows these are (ids, begins, count, ahead, positions). After each batch
+// `publish` is called. Many rows are divided among this thread and `helpers`, which then call
+// `publish` at the same time. The result does not depend on the number of helpers.
+void StepRows(const RowOptimizer& function, const kernels::RowGroups& groups,
+              const RowArrays& arrays, const Helpers& helpers, PublishRows publish);
 
 }  // namespace psd::optim

@@ -27,7 +27,8 @@ absl::StatusOr<double> RoundMeasure::Reduce(std::vector<StepRequest>& round,
   }
   PSD_RETURN_IF_ERROR(table_.Round(sum));
   const double scale = mode_.ReductionScale(trainers);
-  return table_.SumOfSquares(sum) * scale * scale;
+  PSD_ASSIGN_OR_RETURN(const double squares, SumOfSquares(sum));
+  return squares * scale * scale;
 }
 
 void RoundMeasure::Run(std::vector<StepRequest> round, const std::set<GlobalId>& applied) {

@@ -23,7 +23,8 @@ class RoundMeasure {
 
   // Answers all steps of a round with the sum of squares of their gradients, reduced according to
   // the mode. A step in `applied` takes part without its gradients, because it was applied before.
-  // Errors (through `done`): RESOURCE_EXHAUSTED.
+  // Errors (through
+  // `done`): RESOURCE_EXHAUSTED; those of devices that have gradients.
   void Run(std::vector<StepRequest> round, const std::set<GlobalId>& applied) PSD_EXCLUDES(mutex_);
   // Returns the answer for a turn of the last measured round, if its step is asked for again.
   std::optional<absl::StatusOr<StepResult>> Find(GlobalId turn) const PSD_EXCLUDES(mutex_);

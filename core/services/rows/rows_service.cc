@@ -77,22 +77,23 @@ absl::Status CheckSize(const Table& table, const Tensor& ids, int64_t limit) {
                     "ask for fewer at once");
 }
 
-absl::StatusOr<Value> ReadTable(const TableRead& read, bool record, int64_t limit) {
+absl::StatusOr<Value> ReadTable(const TableRead& read, bool record, int64_t limit,
+                                const Helpers& helpers) {
   PSD_ASSIGN_OR_RETURN(Table table, OpenTable(*read.entry));
   PSD_RETURN_IF_ERROR(CheckSize(table, read.ids, limit));
-  absl::StatusOr<Tensor> rows =
-      table.rows != nullptr ? table.rows->Read(read.ids) : ops::GatherRows(table.dense, read.ids);
+  absl::StatusOr<Tensor> rows = table.rows != nullptr ? table.rows->Read(read.ids, helpers)
+                                                      : ops::GatherRows(table.dense, read.ids);
   if (!rows.ok()) return rows.status();
   if (!record || !table.requires_grad) return Value(*std::move(rows));
   return Value(SparseLeaf(table.leaf, read.ids, *std::move(rows)));
 }
 
 absl::StatusOr<store::Values> ReadTables(const std::vector<TableRead>& reads, bool record,
-                                         int64_t limit) {
+                                         int64_t limit, const Helpers& helpers) {
   store::Values values;
   values.reserve(reads.size());
   for (const TableRead& read : reads) {
-    absl::StatusOr<Value> value = ReadTable(read, record, limit);
+    absl::StatusOr<Value> value = ReadTable(read, record, limit, helpers);
     if (!value.ok())
       return Annotate(value.status(), absl::StrCat("looking up ", read.entry->Label()));
     values.push_back(*std::move(value));
@@ -168,9 +169,10 @@ absl::Status RowsService::ServeLookUp(const rpc::Answer<rpc::Contents>& answer,
   rpc::RunBySize(uses_.executor, light, answer,
                  [this, call = answer.call(), context = arguments.context,
                   reads = std::move(reads)]() -> absl::StatusOr<rpc::Contents> {
-                   PSD_ASSIGN_OR_RETURN(const store::Values values,
-                                        ReadTables(reads, context != nullptr,
-                                                   uses_.program_limits.max_result_bytes));
+                   PSD_ASSIGN_OR_RETURN(
+                       const store::Values values,
+                       ReadTables(reads, context != nullptr, uses_.program_limits.max_result_bytes,
+                                  uses_.helpers));
                    return uses_.exchange.EncodeReply(*call, context, values);
                  });
   return absl::OkStatus();
@@ -200,7 +202,7 @@ absl::StatusOr<store::Values> RowsService::LookUpHere(const std::vector<RowsQuer
     PSD_ASSIGN_OR_RETURN(EntryPtr entry, query.table.local_entry());
     reads.push_back({std::move(entry), query.ids});
   }
-  return ReadTables(reads, record, uses_.program_limits.max_result_bytes);
+  return ReadTables(reads, record, uses_.program_limits.max_result_bytes, uses_.helpers);
 }
 
 Future<store::Values> RowsService::LookUpThere(const std::string& owner,

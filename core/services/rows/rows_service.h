@@ -8,6 +8,7 @@
 
 #include "core/base/executor.h"
 #include "core/base/future.h"
+#include "core/base/parallel_for.h"
 #include "core/dist_autograd/context.h"
 #include "core/dist_autograd/exchange.h"
 #include "core/program/checked_program.h"
@@ -37,6 +38,7 @@ class RowsService {
     rref::CreationGate& creations;
     dist_autograd::Exchange& exchange;
     Executor& executor;
+    Helpers helpers;  // large lookups are divided among them
     const program::ProgramLimits& program_limits;
   };
 

@@ -93,5 +93,31 @@ TEST(RowsTest, ReadersSeeWholeRows) {
   ExpectWholeRows<double>(33);
 }
 
+// Rows 0 and 1024 have the same counter.
+TEST(RowsTest, ThreadsThatWriteDifferentRowsDoNotDisturbEachOther) {
+  constexpr int64_t kWidth = 64;
+  auto rows = Table<float>(1025, kWidth);
+  std::atomic<bool> stop{false};
+  std::thread reader([&] {
+    const Tensor ids = Tensor::Of<int64_t>({2}, {0, 1024});
+    while (!stop) {
+      const Tensor read = *rows->Read(ids);
+      const float* element = read.data<float>();
+      for (int64_t j = 0; j < 2 * kWidth; ++j) ASSERT_EQ(element[j], element[j / kWidth * kWidth]);
+    }
+  });
+  std::vector<std::thread> writers;
+  for (const int64_t id : {0, 1024}) {
+    writers.emplace_back([&rows, id] {
+      for (int i = 1; i <= 5000; ++i) Set<float>(*rows, {id}, static_cast<float>(i));
+    });
+  }
+  for (std::thread& writer : writers) writer.join();
+  stop = true;
+  reader.join();
+  const Tensor last = *rows->Read(Tensor::Of<int64_t>({2}, {0, 1024}));
+  for (int64_t j = 0; j < 2 * kWidth; ++j) ASSERT_EQ(last.data<float>()[j], 5000);
+}
+
 }  // namespace
 }  // namespace psd::store

@@ -279,14 +279,15 @@ TEST_F(CudaSharingTest, HandlesThatNameNoBlockAreRefused) {
   expect_refused(on.handle + "0", kBytes, "the handle has 73 bytes");
   expect_refused(on.handle, kBytes + 1, "names a block of 40 bytes, and one of 41 is asked for");
   expect_refused(std::string(64, 'x') + on.handle.substr(64), kBytes, "cudaMemPoolImportPointer");
+  std::promise<void> released;
   {
-    const auto mapped = on.memory->Import(on.handle, kBytes, [] {});
+    const auto mapped = on.memory->Import(on.handle, kBytes, [&] { released.set_value(); });
     ASSERT_TRUE(mapped.ok()) << mapped.status();
     std::string larger = on.handle;
     ++larger[64];
     expect_refused(larger, kBytes + 1, "names a block that is mapped with 40 bytes, not 41");
   }
-  ASSERT_TRUE(on.importer->Synchronize().ok());
+  released.get_future().wait();
   on.block.reset();
   ASSERT_TRUE(on.exporter->Synchronize().ok());
   expect_refused(on.handle, kBytes, "pass the handle of a block that is not freed");

@@ -479,7 +479,7 @@ TEST_F(OwnerOptimizerTest, SumsOfPlansKeepTheOldestVersionAndEveryParameter) {
   EXPECT_EQ(sum.indices, (std::vector<size_t>{0, 1, 2}));
   EXPECT_EQ(sum.gradients[1].gradient->data<float>()[0], 3);
   EXPECT_EQ(sum.gradients[1].version.oldest(), 2u);
-  EXPECT_EQ(table.SumOfSquares(sum), kElements * (1.0 + 9.0 + 16.0));
+  EXPECT_EQ(*SumOfSquares(sum), kElements * (1.0 + 9.0 + 16.0));
 }
 
 TEST_F(OwnerOptimizerTest, BoundedStalenessRefusesWhatIsTooOld) {
