@@ -5,6 +5,9 @@
 #include <thread>
 #include <vector>
 
+#include "absl/types/span.h"
+#include "core/base/parallel_for.h"
+#include "core/base/thread_pool.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/core/store/changing_for_tests.h"
@@ -91,6 +94,26 @@ TEST(RowsTest, ReadersSeeWholeRows) {
   ExpectWholeRows<float>(64);
   ExpectWholeRows<float>(7);  // copied in words of 4 bytes
   ExpectWholeRows<double>(33);
+}
+
+TEST(RowsTest, HelpersReadTheSameRows) {
+  constexpr int64_t kRows = 1000, kIds = 45'000, kWidth = 16;  // almost three pieces of 1 MiB
+  auto rows = Table<float>(kRows, kWidth);
+  for (int64_t id = 0; id < kRows; ++id) Set<float>(*rows, {id}, static_cast<float>(id));
+  std::vector<int64_t> ids(kIds);
+  for (int64_t i = 0; i < kIds; ++i) ids[i] = i * 7919 % kRows;
+  const Tensor wanted = Tensor::Of<int64_t>({kIds / 9, 9}, absl::MakeConstSpan(ids));
+  ThreadPoolOptions options;
+  options.purpose = "a test";
+  options.threads = 3;
+  ThreadPool pool(options);
+  for (const Helpers& helpers : {Helpers{}, Helpers{&pool, 3}}) {
+    const Tensor read = *rows->Read(wanted, helpers);
+    ASSERT_EQ(read.shape(), (Shape{kIds / 9, 9, kWidth}));
+    const float* element = read.data<float>();
+    for (int64_t i = 0; i < kIds * kWidth; ++i)
+      ASSERT_EQ(element[i], static_cast<float>(ids[i / kWidth])) << i;
+  }
 }
 
 // Rows 0 and 1024 have the same counter.

@@ -1,5 +1,6 @@
 #include "core/optim/rows/row_batches.h"
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -18,7 +19,7 @@
 namespace psd::optim {
 namespace {
 
-constexpr size_t kRows = 60'000;
+constexpr size_t kRows = 90'000;
 constexpr size_t kWidth = 16;
 
 // A table and its state after a step.
@@ -55,7 +56,7 @@ Stepped StepBy(const std::string& type, const std::vector<int64_t>& ids, const H
   return stepped;
 }
 
-// Every second row, and some of them twice.
+// Every second row, and some of them twice. Together they are three pieces, each for one thread.
 std::vector<int64_t> ManyIds() {
   std::vector<int64_t> ids;
   for (size_t i = 0; i < kRows; i += 2) ids.push_back(static_cast<int64_t>(i));
@@ -77,6 +78,26 @@ TEST(StepRowsTest, HelpersChangeNoBit) {
     EXPECT_EQ(alone.table, shared.table);
     EXPECT_EQ(alone.state, shared.state);
   }
+}
+
+// As StepBy for "adagrad", row after row by its formula.
+std::vector<float> AdagradTable(const std::vector<int64_t>& ids) {
+  std::vector<float> table(kRows * kWidth), sums(kRows * kWidth);
+  for (size_t i = 0; i < table.size(); ++i) table[i] = static_cast<float>(i % 7);
+  for (size_t k = 0; k < ids.size(); ++k) {
+    for (size_t j = 0; j < kWidth; ++j)
+      sums[static_cast<size_t>(ids[k]) * kWidth + j] +=
+          static_cast<float>((k * kWidth + j) % 101) - 50;
+  }
+  for (size_t i = 0; i < table.size(); ++i)
+    if (sums[i] != 0) table[i] -= 0.1f * sums[i] / (std::sqrt(sums[i] * sums[i]) + 1e-10f);
+  return table;
+}
+
+TEST(StepRowsTest, EachRowIsSteppedByTheSumOfItsGradients) {
+  const std::vector<float> want = AdagradTable(ManyIds());
+  const Stepped stepped = StepBy("adagrad", ManyIds(), {});
+  for (size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(stepped.table[i], want[i], 1e-5) << i;
 }
 
 TEST(StepRowsTest, NoRowsAreNoStep) {
