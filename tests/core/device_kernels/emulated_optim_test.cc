@@ -1,4 +1,5 @@
-// What only an emulated device shows of the optimizers of GPUs.
+// Tests of the optimizers of GPUs that need an emulated device, because a GPU does not show the
+// mistake.
 
 #include "core/device_kernels/emulated/optim_kernels.h"
 
