@@ -14,6 +14,7 @@
 #include "core/carrier/grpc/grpc_factory.h"
 #include "core/program/program_codec.h"
 #include "core/rpc/header.h"
+#include "core/rpc/header_codec.h"
 #include "core/rpc/message_io.h"
 #include "gtest/gtest.h"
 #include "proto/psd/v1/service.grpc.pb.h"
@@ -71,9 +72,10 @@ TEST_F(ParseAttackTest, CompressedRequests) {
 TEST_F(ParseAttackTest, HeadersOfManyEmptyAttachments) {
   constexpr int kSessions = 8;
   constexpr size_t kAttachments = 3'000'000;
-  rpc::Header call;
+  rpc::Header call, many;
   call.method = "call.program";
-  call.attachments.resize(kAttachments);
+  many.attachments.resize(kAttachments);
+  const std::string attachments = rpc::EncodeHeader(many);
   const auto network = Must(carrier::NewGrpcCarrier({}));
   std::vector<std::unique_ptr<RawSession>> sessions;
   int named = 0;
@@ -85,7 +87,7 @@ TEST_F(ParseAttackTest, HeadersOfManyEmptyAttachments) {
           sessions.push_back(
               std::make_unique<RawSession>(*network, address(), absl::StrCat("raw", ++named)));
           if (sessions.back()->open()) {
-            const absl::Status sent = sessions.back()->Call(/*mutation=*/false, call);
+            const absl::Status sent = sessions.back()->Call(/*mutation=*/false, call, attachments);
             EXPECT_TRUE(sent.ok()) << sent;
           }
         }

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "core/rpc/header_codec.h"
 #include "gtest/gtest.h"
 
@@ -81,7 +82,7 @@ RawSession::~RawSession() {
   if (link_ != nullptr) link_->Close();
 }
 
-absl::Status RawSession::Call(bool mutation, rpc::Header call) {
+absl::Status RawSession::Call(bool mutation, rpc::Header call, absl::string_view fields) {
   call.kind = rpc::MessageKind::kRequest;
   call.epoch = epoch_;
   call.callee_incarnation = callee_;
@@ -90,7 +91,8 @@ absl::Status RawSession::Call(bool mutation, rpc::Header call) {
     call.call_id = ++calls_;
     call.sequence = mutation ? ++mutations_ : 0;
   }
-  return link_->Send({rpc::EncodeHeader(call), {}});
+  // Of a field that both have, a parser takes the later one.
+  return link_->Send({absl::StrCat(fields, rpc::EncodeHeader(call)), {}});
 }
 
 RawSession::Answers RawSession::answers() const {

@@ -6,6 +6,8 @@
 #include <memory>
 #include <string>
 
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "core/base/future.h"
 #include "core/base/ids.h"
 #include "core/base/mutex.h"
@@ -26,8 +28,9 @@ class RawSession {
   bool open() const { return epoch_ != 0; }
 
   // Requires: open(). Sends a call under a new id and, for a mutation, a new sequence number.
-  // Nothing is acknowledged. Errors: those of the link.
-  absl::Status Call(bool mutation, rpc::Header call);
+  // Nothing is acknowledged. `fields` are further fields of the header, encoded: the owner would
+  // give the session up as silent while a huge header is encoded here. Errors: those of the link.
+  absl::Status Call(bool mutation, rpc::Header call, absl::string_view fields = {});
 
   struct Answers {
     int done = 0;

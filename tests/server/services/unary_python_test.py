@@ -1,4 +1,5 @@
 """The unary service as another language uses it, by stubs that protoc generates."""
+import json
 import struct
 import sys
 import time
@@ -12,6 +13,12 @@ from proto.psd.v1 import status_pb2  # noqa: E402
 from psd_process import Psd  # noqa: E402
 
 TIMEOUT_S = 60
+
+# psd ends a connection that answers no probe for some seconds, as happens on a machine that does too
+# much at once. The library then sends the call again, with the number that it had.
+REPEAT_CALLS = json.dumps({"methodConfig": [{"name": [{}], "retryPolicy": {
+    "maxAttempts": 5, "initialBackoff": "0.2s", "maxBackoff": "2s", "backoffMultiplier": 2,
+    "retryableStatusCodes": ["UNAVAILABLE"]}}]})
 
 
 class Session:
@@ -54,7 +61,8 @@ class UnaryTest(unittest.TestCase):
     def connect(self):
         # The channel has a connection of its own. After a restart of psd, the library would
         # otherwise share the broken one.
-        channel = grpc.insecure_channel(self.psd.address, [("grpc.use_local_subchannel_pool", 1)])
+        channel = grpc.insecure_channel(self.psd.address, [
+            ("grpc.use_local_subchannel_pool", 1), ("grpc.service_config", REPEAT_CALLS)])
         self.addCleanup(channel.close)
         self.channel = channel
         self.stub = service_pb2_grpc.ParameterServiceStub(channel)
@@ -210,7 +218,7 @@ class UnaryTest(unittest.TestCase):
         self.pull("w")  # named values stay
 
     def test_contexts_end_with_the_lease(self):
-        self.start("--lease", "1s")
+        self.start("--lease", "5s")
         session = Session(self.stub)
         session.call("NewContext", pb.NewContextRequest())
         self.assertEqual(self.status().contexts_held, 1)

@@ -3,7 +3,6 @@
 
 #include "core/services/collectives/collective_service.h"
 
-#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <string>
@@ -15,13 +14,11 @@
 #include "absl/time/time.h"
 #include "core/base/buffer.h"
 #include "core/base/clock.h"
-#include "core/base/executor.h"
 #include "core/base/future.h"
 #include "core/base/status.h"
 #include "core/base/timer.h"
 #include "core/carrier/carrier.h"
 #include "core/carrier/grpc/grpc_factory.h"
-#include "core/device/emulated/emulated_device.h"
 #include "core/rpc/declared_method.h"
 #include "core/rpc/message_io.h"
 #include "core/rpc/rpc_agent.h"
@@ -34,8 +31,7 @@
 #include "proto/psd/v1/collective.pb.h"
 #include "tests/client/test_world.h"
 #include "tests/core/picky_carrier.h"
-#include "tests/device/stall.h"
-#include "tests/device/test_device.h"
+#include "tests/core/services/collectives/made_up_rank.h"
 
 namespace psd::services {
 namespace {
@@ -43,7 +39,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr uint64_t kGeneration = 7;
 constexpr uint64_t kEpoch = 3;  // of the session of made-up calls
 
 CollectiveCall AllReduce(int64_t elements) {
@@ -81,22 +76,10 @@ class GivenUpCall : public rpc::ServerCall {
   rpc::Payload payload_;
 };
 
-// Worker a is rank 0 of a group; what b, rank 1, sends is made up by the test; c is a stranger.
-class CollectiveServiceTest : public ::testing::Test {
+// b is rank 1 of a's group, c is a stranger.
+class CollectiveServiceTest : public MadeUpRankTest {
  protected:
-  CollectiveServiceTest() : a_("a"), b_("b"), c_("c") {
-    for (TestOwner* other : {&b_, &c_}) {
-      other->runtime().agent().AddPeer("a", a_.address().address);
-      Must(other->runtime().agent().Connect("a", {}).Wait());
-    }
-    GroupMembers members;
-    members.name = "ranks";
-    members.generation = kGeneration;
-    members.workers = {{"a", a_.runtime().incarnation()}, {"b", b_.runtime().incarnation()}};
-    group_ = Must(a_.runtime().collectives().Make(members));
-    members.rank = 1;
-    other_ = Must(b_.runtime().collectives().Make(std::move(members)));
-  }
+  CollectiveServiceTest() : c_("c") { Connect(c_, a_); }
 
   template <typename Message>
   absl::Status Send(TestOwner& from, const rpc::Declared<Message, Unit>& method,
@@ -105,17 +88,6 @@ class CollectiveServiceTest : public ::testing::Test {
     request.payload = rpc::PlainPayload(message);
     if (!data.empty()) request.payload.buffers.push_back(Buffer::FromString(data));
     return rpc::Ask(from.runtime().agent(), method, {"a"}, std::move(request), {}).Wait().status();
-  }
-  static v1::CollectiveEnter Enter(uint64_t number, const CollectiveCall& call) {
-    v1::CollectiveEnter message;
-    message.set_generation(kGeneration);
-    message.set_number(number);
-    EncodeCall(call, *message.mutable_call());
-    return message;
-  }
-  // Returns the data of a notice of AllReduce(1): one float, `number`.
-  static std::string Data(float number) {
-    return {reinterpret_cast<const char*>(&number), sizeof(number)};
   }
   static v1::CollectivePiece Piece(uint64_t number, uint32_t phase, uint32_t index) {
     v1::CollectivePiece message;
@@ -141,12 +113,6 @@ class CollectiveServiceTest : public ::testing::Test {
     parts[0]->Watch();
     return parts;
   }
-  // Waits until the group has that many owners. Its messages own it until they are answered.
-  static void WaitForOwners(const std::shared_ptr<CollectiveGroup>& group, long owners) {
-    const absl::Time until = absl::Now() + absl::Seconds(20);
-    while (group.use_count() > owners && absl::Now() < until) absl::SleepFor(absl::Milliseconds(1));
-    ASSERT_EQ(group.use_count(), owners);
-  }
   // Starts a call to which every rank brings one number.
   static Future<CollectiveGroup::Tensors> StartSmall(CollectiveGroup& group, float number) {
     return group.Start(AllReduce(1), {Must(Tensor::Full({1}, DType::kF32, number))},
@@ -155,8 +121,7 @@ class CollectiveServiceTest : public ::testing::Test {
 
   // Makes the parts of `first` and b in a group of these two.
   std::vector<std::shared_ptr<CollectiveGroup>> MakeTwo(TestOwner& first) {
-    first.runtime().agent().AddPeer("b", b_.address().address);
-    Must(first.runtime().agent().Connect("b", {}).Wait());
+    Connect(first, b_);
     GroupMembers members;
     members.name = "two";
     members.generation = kGeneration + 1;
@@ -186,9 +151,7 @@ class CollectiveServiceTest : public ::testing::Test {
     EXPECT_EQ(GetDetail(status)->worker, "b");
   }
 
-  TestOwner a_, b_, c_;
-  std::shared_ptr<CollectiveGroup> group_;
-  std::shared_ptr<CollectiveGroup> other_;  // only takes what a sends
+  TestOwner c_;
 };
 
 TEST_F(CollectiveServiceTest, AnotherGenerationIsFenced) {
@@ -414,13 +377,7 @@ TEST_F(CollectiveServiceTest, ARankWhoseSumsAreLateIsNamedASecondAfterTheDeadlin
   const auto group = std::make_shared<CollectiveGroup>(
       CollectiveGroup::Uses{a_.runtime().agent(), a_.runtime().executor(), timers, clock, nullptr},
       parts[0]->members());
-  const auto advance = [&](absl::Duration by) {
-    clock.Advance(by);
-    timers.Poll();
-    const Promise<Unit> ran;  // after the timers that are due
-    timers.RunAfter(absl::ZeroDuration(), [ran] { ran.Set(Unit{}); });
-    Must(ran.future().Wait());
-  };
+  const auto advance = [&](absl::Duration by) { Advance(clock, timers, by); };
   constexpr int kPart = 100'000;
   const CollectiveCall call = AllReduce(3 * kPart);
   const auto serve_piece = [&](int from, uint32_t phase) {
@@ -444,113 +401,6 @@ TEST_F(CollectiveServiceTest, ARankWhoseSumsAreLateIsNamedASecondAfterTheDeadlin
   EXPECT_EQ(GetDetail(group->failure())->worker, "c");
   EXPECT_EQ(sum.Wait().status(), group->failure());
   WaitForOwners(group, 1);  // which use the clock
-}
-
-// Refuses tasks while it is full, and runs others on a worker's executor.
-class FullExecutor : public Executor {
- public:
-  explicit FullExecutor(Executor& executor) : executor_(executor) {}
-  absl::Status Submit(Task task) override {
-    if (is_full) return absl::ResourceExhaustedError("full");
-    return executor_.Submit(std::move(task));
-  }
-
-  std::atomic<bool> is_full{false};
-
- private:
-  Executor& executor_;
-};
-
-// Worker a gets a tensor of b on a device of its own. The test moves a's clock, and is the thread
-// that receives messages.
-class DeviceResultTest : public CollectiveServiceTest {
- protected:
-  DeviceResultTest() {
-    GroupMembers members = group_->members();
-    group_ = std::make_shared<CollectiveGroup>(
-        CollectiveGroup::Uses{a_.runtime().agent(), executor_, timers_, clock_, nullptr}, members);
-    call_.operation = Operation::kBroadcast;
-    call_.root = 1;
-  }
-  // Ends all messages, which use the clock.
-  ~DeviceResultTest() override {
-    other_->GiveUp(absl::InternalError("the test has ended"));
-    group_->GiveUp(absl::InternalError("the test has ended"));
-    Advance(absl::Milliseconds(1));  // a copy that waits for the executor is given up
-    WaitForOwners(group_, 1);
-    group_.reset();
-  }
-  Future<CollectiveGroup::Tensors> Start() {
-    return group_->Start(call_, {}, absl::Seconds(60), device_);
-  }
-  absl::Status Arrive() {
-    call_.form = TensorForm{DType::kF32, {1}};
-    return group_->ServeEnter(1, Enter(0, call_), {Buffer::FromString(Data(7))});
-  }
-  void ExpectLate() {
-    const auto result = Start();
-    EXPECT_TRUE(Arrive().ok());
-    Advance(absl::Seconds(60));
-    EXPECT_FALSE(result.IsReady());
-    Advance(absl::Milliseconds(100));
-    const absl::Status late = result.Wait().status();
-    EXPECT_TRUE(absl::IsDeadlineExceeded(late)) << late;
-    EXPECT_THAT(std::string(late.message()), HasSubstr("not to emu:0 before the deadline"));
-    EXPECT_EQ(GetDetail(late)->worker, "a");
-    EXPECT_EQ(group_->failure(), late);
-  }
-  void Advance(absl::Duration by) {
-    clock_.Advance(by);
-    timers_.Poll();
-    const Promise<Unit> ran;  // after the timers that are due
-    timers_.RunAfter(absl::ZeroDuration(), [ran] { ran.Set(Unit{}); });
-    Must(ran.future().Wait());
-  }
-
-  const std::shared_ptr<EmulatedDevice> device_ = testing::NewTestDevice(/*seed=*/0);
-  FullExecutor executor_{a_.runtime().executor()};
-  FakeClock clock_;
-  TimerQueue timers_{clock_};
-  CollectiveCall call_;
-};
-
-TEST_F(DeviceResultTest, AThreadThatReceivesMessagesDoesNotCopyWhenTheExecutorIsFull) {
-  const auto result = Start();
-  executor_.is_full = true;
-  const size_t copies = device_->copies_added();
-  EXPECT_TRUE(Arrive().ok());
-  Advance(absl::Milliseconds(1));
-  EXPECT_FALSE(result.IsReady());
-  EXPECT_EQ(device_->copies_added(), copies);
-  executor_.is_full = false;
-  Advance(absl::Milliseconds(1));
-  const Tensor got = Must(result.Wait())[0];
-  EXPECT_EQ(got.device(), device_.get());
-  EXPECT_EQ(Elements(Must(got.ToHost())), std::vector<float>{7});
-  Advance(absl::Seconds(61));
-  EXPECT_TRUE(group_->failure().ok()) << group_->failure();
-}
-
-TEST_F(DeviceResultTest, ADeviceThatDoesNothingMakesTheResultLate) {
-  const testing::Stall stall(*device_);
-  ExpectLate();
-}
-
-TEST_F(DeviceResultTest, AResultThatComesAfterTheDeadlineIsCopiedToo) {
-  const auto result = Start();
-  executor_.is_full = true;
-  clock_.Advance(absl::Seconds(60) + absl::Milliseconds(200));  // no timer has run yet
-  EXPECT_TRUE(Arrive().ok());
-  Advance(absl::Milliseconds(1));
-  EXPECT_TRUE(group_->failure().ok()) << group_->failure();
-  executor_.is_full = false;
-  Advance(absl::Milliseconds(1));
-  EXPECT_EQ(Elements(Must(Must(result.Wait())[0].ToHost())), std::vector<float>{7});
-}
-
-TEST_F(DeviceResultTest, AnExecutorThatStaysFullMakesTheResultLate) {
-  executor_.is_full = true;
-  ExpectLate();
 }
 
 // The group of a rank that has given up a receive has ended, and its watch says how.
