@@ -23,6 +23,10 @@ CHECKERS = ["memcheck", "racecheck", "initcheck"]
 CHECKED = "CudaSuite.*:*Seeds/*/0"
 # The tests of groups, whose ranks need a GPU each.
 GROUPS = "GpuGroupSuite.*"
+# The efficiency that the cases of the benchmark shall reach, by the beginning of their names. The first
+# entry that fits counts.
+AIMS = [("gpu_opt_small", 0.4), ("gpu_opt_", 0.85), ("gpu_rows_", 0.6), ("gpu_pull_", 0.85),
+        ("gpu_step_adam", 0.7)]
 # One that was skipped, and why.
 SKIPPED_GROUP = re.compile(r": Skipped\n(.*)\n(?:(?!\[).*\n)*\[  SKIPPED \] GpuGroupSuite\.",
                            re.MULTILINE)
@@ -326,18 +330,26 @@ def number(value, unit=""):
     return "" if value is None else "%.4g%s" % (value, unit)
 
 
+def aim_of(case):
+    """Returns the efficiency that the case shall reach; None if there is no such number."""
+    return next((aim for start, aim in AIMS if case.startswith(start)), None)
+
+
 def results_table(results):
     """Returns the lines of the page that show what the benchmark measured."""
     if not results:
         return []
     lines = ["", "The [cases](README.md#on-gpus) of the benchmark. `efficiency` is the floor's time "
-             "÷ psd's.", "", "| case | value | unit | floor | efficiency | spread |",
-             "|---|---|---|---|---|---|"]
+             "÷ psd's, and `aim` is what it shall reach.", "",
+             "| case | value | unit | floor | efficiency | aim | spread |",
+             "|---|---|---|---|---|---|---|"]
     for row in results:
         spread = row["spread"] if row["spread"] is None else 100 * row["spread"]
-        lines.append("| `%s` | %s | %s | %s | %s | %s |" % (
+        efficiency, aim = row["efficiency"], aim_of(row["case"])
+        below = aim is not None and (efficiency is None or efficiency < aim)
+        lines.append("| `%s` | %s | %s | %s | %s | %s | %s |" % (
             row["case"], number(row["value"]), row["unit"], number(row["floor"]),
-            number(row["efficiency"]), number(spread, " %")))
+            number(efficiency), number(aim, ", **below**" if below else ""), number(spread, " %")))
     return lines
 
 

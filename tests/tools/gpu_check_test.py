@@ -138,9 +138,19 @@ class GpuCheckTest(FolderTest):
         self.assertEqual(status, 0)
         self.assertIn("Written by `tools/gpu_check --quick` on 2", page)
         self.assertIn("GPU: 2 x NVIDIA Test, 81920 MiB.", page)
-        self.assertIn("| `gpu_opt_adam` | 0.6125 | ms | 0.55 | 0.898 | 2.1 % |", page)
+        self.assertIn("| `gpu_opt_adam` | 0.6125 | ms | 0.55 | 0.898 | 0.85 | 2.1 % |", page)
+        self.assertIn("| `gpu_mlp` | 0.6125 | ms | 0.55 | 0.898 |  | 2.1 % |", page)
         self.assertIn("| `gpu_allreduce` | 0.6125 |", page)
         self.assertIn("| cases of the benchmark | 3 of 3 measured |", page)
+
+    def test_a_case_below_its_aim_is_marked(self):
+        row = {"value": 2, "unit": "ms", "floor": 1, "efficiency": 0.5, "spread": None}
+        lines = gpu_check.results_table([
+            {"case": case, **row} for case in ("gpu_opt_small", "gpu_opt_adam", "gpu_rows_update",
+                                               "gpu_pull_256MiB", "gpu_step_adam", "gpu_mlp")])
+        self.assertEqual([line.split(" | ")[5] for line in lines[-6:]],
+                         ["0.4", "0.85, **below**", "0.6, **below**", "0.85, **below**",
+                          "0.7, **below**", ""])
 
     def test_a_case_that_fails_is_a_failure_and_the_others_go_on(self):
         self.write("nvidia-smi", GPU)
