@@ -161,7 +161,9 @@ void UnaryService::GetOrCreateParameter(UnaryCall& call,
     const absl::Status allowed =
         uses_.agent.access().Authorize(AskerOf(client), rpc::Right::kCreate, request.name());
     if (!allowed.ok()) return done(allowed);
-    uses_.values.GetOrCreate(name(), request.name(), *program, /*requires_grad=*/true, SelfCall())
+    uses_.values
+        .GetOrCreate(name(), request.name(), *program, /*requires_grad=*/true, SelfCall(),
+                     services::ValueService::Hosted::kTensor, request.device())
         .OnReady([this, &reply, done](const absl::StatusOr<rref::RRef>& created) {
           if (!created.ok()) return done(created.status());
           // The name may have been dropped since, but the reference keeps its value.

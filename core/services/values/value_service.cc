@@ -97,8 +97,11 @@ absl::Status CheckSameType(const OperatorRegistry& operators, const store::Entry
   const char* grad = "";
   if (facts.has_value())
     grad = facts->requires_grad ? " that requires grad" : " that requires no grad";
+  // The kind of a value on another device names it.
+  const char* place =
+      !same_device && facts.has_value() && facts->device == kCpuName ? " on the cpu" : "";
   return WithRemedy(absl::FailedPreconditionError(
-                        absl::StrCat("'", entry.name, "' exists as ", entry.KindName(), grad,
+                        absl::StrCat("'", entry.name, "' exists as ", entry.KindName(), place, grad,
                                      ", which is not what this call would create")),
                     "drop it, or use another name");
 }

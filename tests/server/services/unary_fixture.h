@@ -28,8 +28,10 @@ std::string Bytes(const std::vector<T>& elements) {
 
 class UnaryServiceTest : public ::testing::Test {
  protected:
-  explicit UnaryServiceTest(ServerExtensions extensions = {}) {
+  explicit UnaryServiceTest(ServerExtensions extensions = {},
+                            std::vector<DeviceConfig> devices = {}) {
     DaemonConfig config;
+    config.devices = std::move(devices);
     config.name = "owner0";
     config.listen = "127.0.0.1:0";
     config.memory_budget_bytes = 32 << 20;
