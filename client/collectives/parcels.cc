@@ -87,6 +87,15 @@ absl::StatusOr<std::vector<Tensor>> WithoutElements(const std::vector<TensorForm
   return tensors;
 }
 
+namespace {
+
+TensorForm FormOfMessage(const Parcel& parcel, const std::vector<TensorForm>& forms) {
+  if (parcel.members.size() == 1) return forms[parcel.members[0]];
+  return {DType::kU8, {static_cast<int64_t>(parcel.bytes)}};
+}
+
+}  // namespace
+
 absl::StatusOr<Tensor> Pack(const Parcel& parcel, const std::vector<Tensor>& tensors) {
   if (parcel.members.size() == 1) return tensors[parcel.members[0]].Contiguous();
   Device* const device = parcel.device;
@@ -108,16 +117,14 @@ absl::StatusOr<Tensor> Pack(const Parcel& parcel, const std::vector<Tensor>& ten
 
 absl::Status Unpack(const Parcel& parcel, const std::vector<TensorForm>& forms,
                     const Tensor& message, std::vector<Tensor>& tensors) {
-  const bool alone = parcel.members.size() == 1;
-  const TensorForm expected = alone ? forms[parcel.members[0]]
-                                    : TensorForm{DType::kU8, {static_cast<int64_t>(parcel.bytes)}};
+  const TensorForm expected = FormOfMessage(parcel, forms);
   if (!message.defined() || FormOf(message) != expected) {
     return absl::InvalidArgumentError(absl::StrCat("a message with ", parcel.members.size(),
                                                    " tensors is ", message.ToString(),
                                                    ", expected ", expected.ToString()));
   }
   PSD_ASSIGN_OR_RETURN(const Tensor there, CopyTo(parcel.device, message));
-  if (alone) {
+  if (parcel.members.size() == 1) {
     tensors[parcel.members[0]] = there;
     return absl::OkStatus();
   }
@@ -170,9 +177,14 @@ absl::StatusOr<std::vector<std::vector<Tensor>>> Exchange(Group& group,
       const size_t bytes = WaitingBytes(parcel);
       while (!waiting.empty() && waiting_bytes + bytes > kMostWaitingBytes)
         PSD_RETURN_IF_ERROR(take());
-      Tensor given;  // undefined on other ranks: Unpack checks the message
+      Tensor given;  // undefined on other ranks' hosts: Unpack checks the message
       if (mine) {
         PSD_ASSIGN_OR_RETURN(given, Pack(parcel, sources[s].tensors));
+      } else if (parcel.device != nullptr) {
+        // Devices perform the call only if each rank gives a tensor on one. This one is freed at
+        // once.
+        const TensorForm form = FormOfMessage(parcel, sources[s].forms);
+        PSD_ASSIGN_OR_RETURN(given, Tensor::Empty(form.shape, form.dtype, MemoryOf(parcel.device)));
       }
       waiting.push_back(
           {s, std::move(parcel), group.BroadcastAsync(given, sources[s].root, options)});

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "client/collectives/parcels.h"
 #include "core/base/device_collectives.h"
 #include "core/tensor/ops/cast.h"
 #include "gmock/gmock.h"
@@ -123,6 +124,32 @@ TEST_F(GpuGroupSuite, WhatIsMovedArrivesBitForBit) {
     }
     EXPECT_TRUE(SameBits(Must(group.ReduceScatter(mine)),
                          Must(group.ReduceScatter(Numbers(rank, elements)))));
+    return absl::OkStatus();
+  });
+  ExpectNoHost();
+}
+
+// So do the parameters that a rank has stepped for all others, and the state that it gathers.
+TEST_F(GpuGroupSuite, ParcelsArriveWithoutTheHost) {
+  OnAll([&](int rank, Group& group) {
+    const std::vector<Tensor> here = {Numbers(rank, kLarge), Numbers(rank, 10), Numbers(rank, 3),
+                                      Numbers(rank, 2 * kLarge)};
+    std::vector<Tensor> there;
+    for (const Tensor& tensor : here) there.push_back(There(rank, tensor));
+    const std::vector<Device*> devices(here.size(), devices_[rank].get());
+    std::vector<ParcelSource> sources;
+    for (int root = 0; root < ranks(); ++root) {
+      sources.push_back({root, FormsOf(here), {}, devices});
+      if (root == rank) sources.back().tensors = there;
+    }
+    const auto all = Must(BroadcastParcels(group, sources, {}));
+    for (int root = 0; root < ranks(); ++root) {
+      const int64_t elements[] = {kLarge, 10, 3, 2 * kLarge};
+      for (size_t i = 0; i < here.size(); ++i) {
+        EXPECT_EQ(all[root][i].device(), devices_[rank].get());
+        EXPECT_TRUE(SameBits(all[root][i], Numbers(root, elements[i]))) << root << " " << i;
+      }
+    }
     return absl::OkStatus();
   });
   ExpectNoHost();
