@@ -9,6 +9,7 @@
 #include "absl/types/span.h"
 #include "core/base/remedy.h"
 #include "core/base/status.h"
+#include "core/tensor/copy_to.h"
 #include "core/tensor/ops/shape_ops.h"
 #include "core/tensor/shape.h"
 #include "core/tensor/sparse_tensor.h"
@@ -29,9 +30,12 @@ class AccumulateSparseGrad : public Node {
       return WithRemedy(absl::FailedPreconditionError("nobody collects the gradient of rows"),
                         "give a sink");
     }
-    const int64_t count = ids_.NumElements();
-    PSD_ASSIGN_OR_RETURN(Tensor indices, ops::Reshape(ids_, {1, count}));
-    PSD_ASSIGN_OR_RETURN(Tensor values, ops::Reshape(gradients[0], {count, leaf_.shape[1]}));
+    // Sparse tensors are on the host, wherever the rows are.
+    PSD_ASSIGN_OR_RETURN(const Tensor ids, CopyTo(nullptr, ids_));
+    PSD_ASSIGN_OR_RETURN(const Tensor g, CopyTo(nullptr, gradients[0]));
+    const int64_t count = ids.NumElements();
+    PSD_ASSIGN_OR_RETURN(Tensor indices, ops::Reshape(ids, {1, count}));
+    PSD_ASSIGN_OR_RETURN(Tensor values, ops::Reshape(g, {count, leaf_.shape[1]}));
     PSD_ASSIGN_OR_RETURN(SparseTensor sparse, SparseTensor::Create(leaf_.shape, indices, values));
     return pass.sink->AccumulateSparse(leaf_, std::move(sparse));
   }

@@ -366,19 +366,6 @@ TEST_P(DeviceWorkerTest, AStepAfterALookUpOfNoRowsChangesNothing) {
   EXPECT_EQ(rows(), before);
 }
 
-TEST_P(DeviceWorkerTest, ASparseGradientForADenseParameterThereIsRefused) {
-  const RRef w = There("w", {4, 2});
-  auto optimizer = Must(DistributedOptimizer::Create(*trainer_, Sgd{0.1}, {w}));
-  Context context = Must(trainer_->NewContext());
-  const Tensor ids = Tensor::Of<int64_t>({2}, {1, 3});
-  const Variable rows = Must(trainer_->LookUpRows({{w, ids}}, context))[0];
-  EXPECT_THAT(Elements(rows.tensor()), ElementsAre(2, 2, 2, 2));
-  ASSERT_TRUE(context.Backward({Sum(rows)}).ok());
-  const absl::Status refused = optimizer->Step(context);
-  EXPECT_EQ(refused.code(), absl::StatusCode::kUnimplemented) << refused;
-  EXPECT_THAT(Text(refused), AllOf(HasSubstr("sparse gradient"), HasSubstr("emu:0")));
-}
-
 TEST_P(DeviceWorkerTest, AFullDeviceRefusesAndTheCpuGoesOn) {
   const absl::Status full = Make("large", "emu:0", {1 << 19}).status();
   EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted) << full;

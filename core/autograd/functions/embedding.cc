@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/autograd/functions/function_node.h"
 #include "core/base/status.h"
+#include "core/tensor/copy_to.h"
 #include "core/tensor/ops/gather.h"
 #include "core/tensor/ops/shape_ops.h"
 #include "core/tensor/sparse_tensor.h"
@@ -12,13 +13,16 @@
 namespace psd {
 namespace {
 
+// The gradients of equal ids are added up on the host, also for a weight on a device.
 absl::Status WeightGradient(const GradientCall& call, const Shape& weight) {
-  const Tensor& ids = call.saved[0];
+  PSD_ASSIGN_OR_RETURN(const Tensor ids, CopyTo(nullptr, call.saved[0]));
+  PSD_ASSIGN_OR_RETURN(const Tensor g, CopyTo(nullptr, call.g));
   const int64_t count = ids.NumElements();
   PSD_ASSIGN_OR_RETURN(Tensor indices, ops::Reshape(ids, {1, count}));
-  PSD_ASSIGN_OR_RETURN(Tensor values, ops::Reshape(call.g, {count, weight[1]}));
+  PSD_ASSIGN_OR_RETURN(Tensor values, ops::Reshape(g, {count, weight[1]}));
   PSD_ASSIGN_OR_RETURN(SparseTensor sparse, SparseTensor::Create(weight, indices, values));
-  return call.Give(0, sparse.ToDense());
+  PSD_ASSIGN_OR_RETURN(const Tensor dense, sparse.ToDense());
+  return call.Give(0, CopyTo(call.g.device(), dense));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/autograd/functions/function_node.h"
 #include "core/base/status.h"
+#include "core/tensor/copy_to.h"
 #include "core/tensor/dtype.h"
 #include "core/tensor/ops/gather.h"
 #include "core/tensor/shape.h"
@@ -16,8 +17,8 @@
 namespace psd {
 namespace {
 
-// The rows of a gradient. Each is contiguous, and `stride` is the number of elements from one row
-// to the next; it is 0 if all are the same row.
+// The rows of a gradient, on the host. Each is contiguous, and `stride` is the number of elements
+// from one row to the next; it is 0 if all are the same row.
 struct GradientRows {
   Tensor elements;
   size_t stride = 0;
@@ -37,16 +38,16 @@ absl::StatusOr<GradientRows> RowsOf(const Tensor& gradient) {
   GradientRows rows;
   if (gradient.NumElements() > 0 && IsOneRow(gradient)) {
     const Tensor row = gradient.View(Shape{width}, {gradient.strides()[last]}, 0);
-    PSD_ASSIGN_OR_RETURN(rows.elements, row.Contiguous());
+    PSD_ASSIGN_OR_RETURN(rows.elements, CopyTo(nullptr, row));
   } else {
-    PSD_ASSIGN_OR_RETURN(rows.elements, gradient.Contiguous());
+    PSD_ASSIGN_OR_RETURN(rows.elements, CopyTo(nullptr, gradient));
     rows.stride = static_cast<size_t>(width);
   }
   return rows;
 }
 
+// The sums are on the host, wherever the gradient is: they become a sparse tensor or a message.
 absl::StatusOr<Tensor> SumRepeats(const RowRepeats& repeats, const Tensor& gradient) {
-  PSD_RETURN_IF_ERROR(gradient.CheckOnHost("RepeatRowsGradient"));
   PSD_ASSIGN_OR_RETURN(const GradientRows rows, RowsOf(gradient));
   const int64_t width = gradient.shape()[gradient.rank() - 1];
   PSD_ASSIGN_OR_RETURN(

@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "core/autograd/functions/function_node.h"
 #include "core/base/status.h"
+#include "core/tensor/copy_to.h"
 #include "core/tensor/ops/cast.h"
 #include "core/tensor/ops/reduce.h"
 #include "core/tensor/ops/shape_ops.h"
@@ -14,12 +15,12 @@
 namespace psd {
 namespace {
 
-// Returns zeros in the shape of `g`, except that the extent of `axis` is `extent`.
+// Returns zeros in the shape of `g` and where it is, except that the extent of `axis` is `extent`.
 absl::StatusOr<Tensor> ZerosBeside(const Tensor& g, int64_t axis, int64_t extent) {
   Strides extents(g.shape().extents().begin(), g.shape().extents().end());
   extents[static_cast<size_t>(axis < 0 ? axis + g.rank() : axis)] = extent;
   PSD_ASSIGN_OR_RETURN(Shape shape, Shape::Checked(extents));
-  return Tensor::Zeros(shape, g.dtype());
+  return Tensor::Zeros(shape, g.dtype(), MemoryOf(g.device()));
 }
 
 // Returns `g` with `before` zeros in front of it and `behind` zeros behind it along `axis`.

@@ -49,6 +49,8 @@ class RowOptimizer {
   virtual absl::Status CheckOptions() const = 0;
   // Whether rows that had a gradient in an earlier step also move in steps without one.
   virtual bool MovesWithoutGradient() const { return false; }
+  // Whether a gradient of zeros leaves a row as it is, unless the row moves without a gradient too.
+  virtual bool KeepsRowsOfZeroGradient() const { return true; }
   // Errors: UNIMPLEMENTED, naming a kernel and the device, for a device that cannot step rows.
   virtual absl::Status CheckDevice(const Device& device) const = 0;
   // Takes one step on the CPU. Cannot fail, because everything was checked before.

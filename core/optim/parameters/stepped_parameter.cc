@@ -40,9 +40,16 @@ absl::Status Initialise(const StateSlot& slot, Block& block) {
   return absl::OkStatus();
 }
 
-// Checks that this type of optimizer takes sparse gradients for dense parameters.
-absl::Status CheckSparse(const FunctionalOptimizer& function) {
-  if (function.rows() != nullptr) return absl::OkStatus();
+// Checks that this optimizer takes sparse gradients for dense parameters on `device`.
+absl::Status CheckSparse(const FunctionalOptimizer& function, const Device* device) {
+  if (function.rows() != nullptr) {
+    if (device == nullptr || function.rows()->KeepsRowsOfZeroGradient()) return absl::OkStatus();
+    return WithRemedy(
+        absl::InvalidArgumentError(absl::StrCat(
+            function.spec().type, " with eps = 0 takes no sparse gradient for a parameter on ",
+            device->name(), ": it would divide by zero in rows that had no gradient yet")),
+        "give a larger eps or initial_accumulator_value");
+  }
   return absl::InvalidArgumentError(
       absl::StrCat(function.spec().type, " takes dense gradients only, and rows were looked up: ",
                    "fetch the parameter whole, or step it with sgd or adagrad"));
@@ -72,8 +79,10 @@ class DenseParameter : public SteppedParameter {
         parameter_(parameter),
         shape_(parameter_.shape()),
         elements_(shape_.NumElements()),
-        sparse_status_(CheckSparse(function)),
-        sparse_moves_all_(function.rows() != nullptr && function.rows()->MovesWithoutGradient()) {}
+        sparse_status_(CheckSparse(function, parameter_.device())),
+        sparse_becomes_dense_(
+            function.rows() != nullptr &&
+            (parameter_.device() != nullptr || function.rows()->MovesWithoutGradient())) {}
   ~DenseParameter() override { parameter_.ReleaseFromSteps(); }
 
   absl::Status Init(const FunctionalOptimizer& function) {
@@ -123,8 +132,9 @@ class DenseParameter : public SteppedParameter {
   // Where each step puts its gradient, in the memory of device(); null on the host. Not shared.
   std::shared_ptr<Block> gradient_;
   const absl::Status sparse_status_;  // whether the optimizer's type takes sparse gradients
-  // Whether a step also moves rows without a gradient. Then sparse gradients are made dense.
-  const bool sparse_moves_all_;
+  // Sparse gradients are made dense if a step also moves rows without a gradient, and on devices,
+  // where a kernel makes the whole new version.
+  const bool sparse_becomes_dense_;
 };
 
 absl::Status DenseParameter::Prepare(ParameterGradient& gradient) const {
@@ -148,8 +158,6 @@ absl::Status DenseParameter::Prepare(ParameterGradient& gradient) const {
 }
 
 absl::Status DenseParameter::PrepareSparse(ParameterGradient& gradient) const {
-  if (device() != nullptr)
-    return NotOnDevice(absl::StrCat("a sparse gradient for ", entry()->Label()), device());
   PSD_RETURN_IF_ERROR(Annotate(sparse_status_, entry()->Label()));
   if (dtype() != DType::kF32 && dtype() != DType::kF64) {
     return WithRemedy(
@@ -166,7 +174,7 @@ absl::Status DenseParameter::PrepareSparse(ParameterGradient& gradient) const {
   PSD_ASSIGN_OR_RETURN(gradient.rows, GroupEntries(gradient.sparse));
   gradient.sparse = {gradient.rows->entries};
   gradient.from_sparse = true;
-  return sparse_moves_all_ ? MakeDense(gradient) : absl::OkStatus();
+  return sparse_becomes_dense_ ? MakeDense(gradient) : absl::OkStatus();
 }
 
 absl::StatusOr<ParameterGradient> DenseParameter::Sum(const ParameterGradient& a,

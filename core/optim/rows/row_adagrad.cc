@@ -25,6 +25,8 @@ class RowAdagrad : public RowOptimizer {
     return {{{"sum", dtype, initial_}, state_ == AdagradState::kPerRow}};
   }
   absl::Status CheckOptions() const override { return status_; }
+  // Otherwise a row that never had a gradient would be divided by zero.
+  bool KeepsRowsOfZeroGradient() const override { return options_.eps != 0 || initial_ != 0; }
   absl::Status CheckDevice(const Device& device) const override {
     return CheckRowKernels(kernel(), device);
   }
