@@ -8,10 +8,12 @@
 #include "client/psd.h"
 #include "client/worker_state.h"
 #include "core/autograd/functions/row_repeats.h"
-#include "core/base/remedy.h"
+#include "core/autograd/variable.h"
+#include "core/base/device.h"
 #include "core/base/status.h"
 #include "core/rref/by_owner.h"
 #include "core/services/rows/rows_service.h"
+#include "core/tensor/copy_to.h"
 
 namespace psd {
 namespace {
@@ -41,6 +43,17 @@ absl::StatusOr<std::vector<rref::OwnerPart>> PartsOf(const std::vector<RowsQuery
     tables.push_back(queries[i].table);
   }
   return rref::PartsByOwner(tables);
+}
+
+// Returns the rows on `device`, null for the host. Their gradients go to the same node, which takes
+// those on a device too. Rows of a table that this worker has on a device are on that device at
+// first, others on the host. Waits for devices. Errors: those of CopyTo.
+absl::StatusOr<Variable> PlacedOn(Device* device, const Variable& rows) {
+  if (!rows.ok() || rows.tensor().device() == device) return rows;
+  PSD_ASSIGN_OR_RETURN(Tensor there, CopyTo(device, rows.tensor()));
+  const Edge& edge = rows.gradient_edge();
+  if (edge.node == nullptr) return Variable(std::move(there));
+  return Variable::OfNode(std::move(there), edge.node, edge.input);
 }
 
 }  // namespace
@@ -74,11 +87,6 @@ absl::StatusOr<std::vector<Variable>> Worker::LookUpRows(const std::vector<RowsQ
 absl::StatusOr<std::vector<Variable>> Worker::LookUpEach(const std::vector<RowsQuery>& queries,
                                                          const CallOptions& options) {
   PSD_ASSIGN_OR_RETURN(const State::CallPlan plan, state_->Plan(options));
-  if (plan.device != nullptr) {
-    return WithRemedy(absl::UnimplementedError(
-                          absl::StrCat("rows are looked up on the host, not on ", options.device)),
-                      "copy them there");
-  }
   PSD_ASSIGN_OR_RETURN(const std::vector<rref::OwnerPart> parts, PartsOf(queries));
   const auto ask = [&](const rref::OwnerPart& part) {
     return state_->runtime->rows().LookUp(part.owner, part.Of(queries), plan.context, plan.options);
@@ -91,7 +99,8 @@ absl::StatusOr<std::vector<Variable>> Worker::LookUpEach(const std::vector<RowsQ
       return absl::InternalError(absl::StrCat(queries[i].table.owner(), " answered a ",
                                               values[i].KindName(), " instead of rows"));
     }
-    rows.push_back(*variable);
+    PSD_ASSIGN_OR_RETURN(Variable placed, PlacedOn(plan.device, *variable));
+    rows.push_back(std::move(placed));
   }
   return rows;
 }

@@ -121,9 +121,9 @@ struct CallOptions {
   const Context* context = nullptr;
   // Where this worker wants the tensors that the call gives: the name of one of its own devices
   // (WorkerOptions::devices), whatever device their owner has them on. Values of this worker that
-  // are there already are not copied. Sparse tensors are always on the host, and so are rows:
-  // LookUpRows fails with UNIMPLEMENTED for another device. A call fails before anything is sent
-  // with INVALID_ARGUMENT, naming the devices, if this worker has no such device; and with
+  // are there already are not copied. Sparse tensors are always on the host, and so are the
+  // gradients of rows that were looked up. A call fails before anything is sent with
+  // INVALID_ARGUMENT, naming the devices, if this worker has no such device; and with
   // RESOURCE_EXHAUSTED, naming need, budget and use, if the device has no room for its results.
   std::string device = "cpu";
 };

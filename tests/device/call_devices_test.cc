@@ -4,12 +4,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "client/psd.h"
+#include "core/autograd/functions/row_repeats.h"
 #include "core/base/buffer.h"
 #include "core/base/device.h"
 #include "core/device/emulated/emulated_device.h"
@@ -27,7 +29,9 @@ namespace {
 using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::ElementsAre;
+using ::testing::FloatNear;
 using ::testing::HasSubstr;
+using ::testing::Pointwise;
 
 CallOptions On(const std::string& device) {
   CallOptions options;
@@ -67,6 +71,18 @@ class CallDevicesTest : public ::testing::TestWithParam<uint64_t> {
     options.requires_grad = true;
     options.device = device;
     return Must(trainer_->GetOrCreate(owner, name, Full({elements}, 2), options));
+  }
+
+  // Takes all memory that is left on the device.
+  static std::vector<std::shared_ptr<Block>> TakeAll(Device& device) {
+    std::vector<std::shared_ptr<Block>> taken;
+    for (size_t bytes = kBytes; bytes > 0; bytes /= 2) {
+      for (auto block = device.memory().Allocate(bytes); block.ok();
+           block = device.memory().Allocate(bytes)) {
+        taken.push_back(*std::move(block));
+      }
+    }
+    return taken;
   }
 
   DeviceOwner host_{"owner", testing::NewTestDevice(GetParam(), kBytes)};
@@ -118,13 +134,7 @@ TEST_P(CallDevicesTest, RPC_64_AnUnknownDeviceFailsThatCallOnly) {
 
 TEST_P(CallDevicesTest, RPC_64_ADeviceWithoutRoomRefusesAndOthersGoOn) {
   const RRef w = Make("owner", "w", "emu:0"), large = Make("owner", "large", "emu:0", 1 << 20);
-  std::vector<std::shared_ptr<Block>> taken;
-  for (size_t bytes = kBytes; bytes > 0; bytes /= 2) {
-    for (auto block = devices_[0]->memory().Allocate(bytes); block.ok();
-         block = devices_[0]->memory().Allocate(bytes)) {
-      taken.push_back(*std::move(block));
-    }
-  }
+  const auto taken = TakeAll(*devices_[0]);
   for (const RRef& value : {w, large}) {
     const absl::Status full = trainer_->Pull({value}, On("emu:0")).status();
     EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted) << full;
@@ -173,13 +183,77 @@ TEST_P(CallDevicesTest, RPC_64_GradientsGoBackFromTheCallersDevice) {
   for (const RRef& parameter : parameters) EXPECT_THAT(Read(*trainer_, parameter), Each(1.75f));
 }
 
-TEST_P(CallDevicesTest, RowsAreOnTheHost) {
+// Few ids are sent as they are; of many, each is sent once.
+TEST_P(CallDevicesTest, RPC_64_RowsAreWhereTheCallerWantsThemAndTheirGradientsGoBack) {
   CreateOptions rows;
   rows.rows = true;
-  const RRef table = Must(trainer_->GetOrCreate("owner", "table", Full({4, 2}, 2), rows));
+  std::vector<RRef> tables;
+  for (const std::string owner : {"owner", "trainer"}) {
+    for (const std::string device : {"cpu", "emu:0"}) {
+      rows.device = device;
+      tables.push_back(
+          Must(trainer_->GetOrCreate(owner, "on " + device, Uniform({64, 2}, -1, 1, 7), rows)));
+    }
+  }
+  auto optimizer = Must(DistributedOptimizer::Create(*trainer_, Adagrad{0.1}, tables));
+  std::vector<int64_t> many;
+  for (int64_t i = 0; i < 2 * kMinRepeatedIds; ++i) many.push_back(i * i % 32);
+  const Tensor few = Tensor::Of<int64_t>({3}, {3, 1, 3});
+  for (const Tensor& ids : {few, Tensor::Of<int64_t>(Shape{2, kMinRepeatedIds}, many)}) {
+    for (const std::string device : {"cpu", "emu:0", "emu:1"}) {
+      Context context = Must(trainer_->NewContext());
+      CallOptions recorded = On(device);
+      recorded.context = &context;
+      std::vector<RowsQuery> queries;
+      for (const RRef& table : tables) queries.push_back({table, ids});
+      const std::vector<Variable> found = Must(trainer_->LookUpRows(queries, recorded));
+      std::vector<Variable> roots;
+      for (const Variable& each : found) {
+        EXPECT_EQ(DeviceName(each.tensor().device()), device);
+        EXPECT_THAT(HostElements(each.tensor()),
+                    Pointwise(FloatNear(1e-5f), HostElements(found[0].tensor())));
+        roots.push_back(Sum(each * each));
+      }
+      const absl::Status back = context.Backward(roots);
+      ASSERT_TRUE(back.ok()) << back;
+      const absl::Status stepped = optimizer->Step(context);
+      ASSERT_TRUE(stepped.ok()) << stepped;
+    }
+  }
+  // All have stepped alike: those that were used, and not the others.
+  std::vector<int64_t> every(64);
+  std::iota(every.begin(), every.end(), 0);
+  std::vector<std::vector<float>> ends;
+  for (const RRef& table : tables) {
+    const auto all = Must(trainer_->LookUpRows({{table, Tensor::Of<int64_t>({64}, every)}}));
+    ends.push_back(Elements(all[0].tensor()));
+    EXPECT_THAT(ends.back(), Pointwise(FloatNear(1e-5f), ends[0]));
+  }
+  rows.device = "cpu";
+  const RRef fresh =
+      Must(trainer_->GetOrCreate("owner", "fresh", Uniform({64, 2}, -1, 1, 7), rows));
+  const auto begin =
+      Elements(Must(trainer_->LookUpRows({{fresh, Tensor::Of<int64_t>({64}, every)}}))[0].tensor());
+  EXPECT_NE(ends[0][2], begin[2]);      // row 1
+  EXPECT_EQ(ends[0][126], begin[126]);  // row 63
+}
+
+TEST_P(CallDevicesTest, RPC_64_RowsForAnUnknownOrAFullDeviceAreRefused) {
+  CreateOptions rows;
+  rows.rows = true;
   const Tensor ids = Tensor::Of<int64_t>({1}, {3});
-  const absl::Status refused = trainer_->LookUpRows({{table, ids}}, On("emu:0")).status();
-  EXPECT_EQ(refused.code(), absl::StatusCode::kUnimplemented) << refused;
+  for (const std::string owner : {"owner", "trainer"}) {
+    const RRef table = Must(trainer_->GetOrCreate(owner, "table", Full({4, 256}, 2), rows));
+    const absl::Status unknown = trainer_->LookUpRows({{table, ids}}, On("emu:7")).status();
+    EXPECT_EQ(unknown.code(), absl::StatusCode::kInvalidArgument) << unknown;
+    EXPECT_THAT(std::string(unknown.message()), HasSubstr("cpu, emu:0, emu:1"));
+    const auto taken = TakeAll(*devices_[1]);
+    const absl::Status full = trainer_->LookUpRows({{table, ids}}, On("emu:1")).status();
+    EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted) << full;
+    EXPECT_THAT(std::string(full.message()),
+                AllOf(HasSubstr("emu:1"), HasSubstr(std::to_string(kBytes))));
+    EXPECT_TRUE(trainer_->LookUpRows({{table, ids}}, On("emu:0")).ok());
+  }
 }
 
 // One optimizer for parameters on an owner with a device and on one without, whose gradients come
