@@ -4,8 +4,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/autograd/creation_scope.h"
 #include "core/autograd/functions/functions.h"
 #include "core/base/status.h"
+#include "core/tensor/copy_to.h"
 #include "core/tensor/ops/random.h"
 #include "core/tensor/ops/shape_ops.h"
 
@@ -218,18 +220,20 @@ OperatorSpec ReduceRow(std::string name, Variable (*all)(const Variable&),
              });
 }
 
-// An operator without inputs that creates a tensor of the shape in the attribute "shape".
+// An operator without inputs that creates a tensor of the shape in the attribute "shape", in memory
+// of the device of the CreationScope.
 OperatorSpec CreationRow(
     std::string name, std::vector<AttributeSpec> attributes,
-    std::function<absl::StatusOr<Tensor>(const Shape&, const Attributes&)> create) {
+    std::function<absl::StatusOr<Tensor>(const Shape&, const Attributes&, Allocator*)> create) {
   attributes.push_back(ShapeAttribute());
   attributes.push_back({"dtype", AttributeType::kInt, false});
-  return Row(std::move(name), 0, std::move(attributes), GivenShape,
-             [create](Inputs, const Attributes& attributes) {
-               ShapeOr shape = GivenShape({}, attributes);
-               if (!shape.ok()) return Variable::Invalid(shape.status());
-               return ToVariable(create(*shape, attributes));
-             });
+  return Row(
+      std::move(name), 0, std::move(attributes), GivenShape,
+      [create](Inputs, const Attributes& attributes) {
+        ShapeOr shape = GivenShape({}, attributes);
+        if (!shape.ok()) return Variable::Invalid(shape.status());
+        return ToVariable(create(*shape, attributes, MemoryOf(CreationScope::CurrentDevice())));
+      });
 }
 
 // ---- The table ---------------------------------------------------------------------------------
@@ -310,34 +314,35 @@ void AddShapes(std::vector<OperatorSpec>& table) {
 }
 
 void AddCreation(std::vector<OperatorSpec>& table) {
-  table.push_back(CreationRow("zeros", {}, [](const Shape& shape, const Attributes& attributes) {
-    return Tensor::Zeros(shape, DTypeAttribute(attributes));
-  }));
-  table.push_back(CreationRow("full", {{"value", AttributeType::kDouble}},
-                              [](const Shape& shape, const Attributes& attributes) {
-                                return Tensor::Full(shape, DTypeAttribute(attributes),
-                                                    Double(attributes, "value"));
-                              }));
-  table.push_back(CreationRow("uniform",
-                              {{"low", AttributeType::kDouble},
-                               {"high", AttributeType::kDouble},
-                               {"seed", AttributeType::kInt}},
-                              [](const Shape& shape, const Attributes& attributes) {
-                                return ops::Uniform(shape, Double(attributes, "low"),
-                                                    Double(attributes, "high"),
-                                                    static_cast<uint64_t>(Int(attributes, "seed")),
-                                                    DTypeAttribute(attributes));
-                              }));
-  table.push_back(CreationRow("normal",
-                              {{"mean", AttributeType::kDouble},
-                               {"deviation", AttributeType::kDouble},
-                               {"seed", AttributeType::kInt}},
-                              [](const Shape& shape, const Attributes& attributes) {
-                                return ops::Normal(shape, Double(attributes, "mean"),
-                                                   Double(attributes, "deviation"),
-                                                   static_cast<uint64_t>(Int(attributes, "seed")),
-                                                   DTypeAttribute(attributes));
-                              }));
+  table.push_back(CreationRow(
+      "zeros", {}, [](const Shape& shape, const Attributes& attributes, Allocator* memory) {
+        return Tensor::Zeros(shape, DTypeAttribute(attributes), memory);
+      }));
+  table.push_back(CreationRow(
+      "full", {{"value", AttributeType::kDouble}},
+      [](const Shape& shape, const Attributes& attributes, Allocator* memory) {
+        return Tensor::Full(shape, DTypeAttribute(attributes), Double(attributes, "value"), memory);
+      }));
+  table.push_back(CreationRow(
+      "uniform",
+      {{"low", AttributeType::kDouble},
+       {"high", AttributeType::kDouble},
+       {"seed", AttributeType::kInt}},
+      [](const Shape& shape, const Attributes& attributes, Allocator* memory) {
+        return ops::Uniform(shape, Double(attributes, "low"), Double(attributes, "high"),
+                            static_cast<uint64_t>(Int(attributes, "seed")),
+                            DTypeAttribute(attributes), memory);
+      }));
+  table.push_back(CreationRow(
+      "normal",
+      {{"mean", AttributeType::kDouble},
+       {"deviation", AttributeType::kDouble},
+       {"seed", AttributeType::kInt}},
+      [](const Shape& shape, const Attributes& attributes, Allocator* memory) {
+        return ops::Normal(shape, Double(attributes, "mean"), Double(attributes, "deviation"),
+                           static_cast<uint64_t>(Int(attributes, "seed")),
+                           DTypeAttribute(attributes), memory);
+      }));
 }
 
 }  // namespace

@@ -9,10 +9,13 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "core/autograd/creation_scope.h"
 #include "core/autograd/operators.h"
 #include "core/autograd/tape.h"
+#include "core/base/device.h"
 #include "core/base/status.h"
 #include "core/program/program_sizes.h"
+#include "core/tensor/dtype.h"
 
 namespace psd::program {
 namespace {
@@ -150,6 +153,17 @@ class Run {
   std::shared_ptr<ProgramSizes> inferred_;           // null if known, or if an input is invalid
 };
 
+// Returns the device that all floating inputs share; null if they share none, or are on the host.
+Device* DeviceOf(absl::Span<const Variable> inputs) {
+  std::optional<Device*> shared;
+  for (const Variable& input : inputs) {
+    if (!input.ok() || !IsFloating(input.dtype())) continue;
+    if (shared.value_or(input.tensor().device()) != input.tensor().device()) return nullptr;
+    shared = input.tensor().device();
+  }
+  return shared.value_or(nullptr);
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<Variable>> RunProgram(const CheckedProgram& checked,
@@ -163,6 +177,7 @@ absl::StatusOr<std::vector<Variable>> RunProgram(const CheckedProgram& checked,
   }
   std::optional<TapeRecorder> tape;
   if (GradEnabled()) tape.emplace(inputs.size() + program.instructions.size());
+  const CreationScope scope(DeviceOf(inputs));
   Run run(checked, limits, inputs, tape.has_value() ? &*tape : nullptr);
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     if (run.WorkedMuch() && cancelled()) {

@@ -148,6 +148,27 @@ TEST_P(DeviceWorkerTest, ProgramsRunWhereTheirValuesAre) {
   EXPECT_THAT(Elements(results[0].As<Variable>()->tensor()), ElementsAre(24, 24));
 }
 
+TEST_P(DeviceWorkerTest, WhatAProgramCreatesIsWhereItsArgumentsAre) {
+  const RRef w = There("w", {2, 3}), b = Must(Make("b", "cpu", {2, 3}));
+  ProgramBuilder builder;
+  const auto in = builder.Input();
+  const Attributes shape = {{"shape", std::vector<int64_t>{2, 3}}};
+  Attributes uniform = shape, normal = shape, full = shape;
+  uniform.insert({{"low", -1.0}, {"high", 1.0}, {"seed", int64_t{7}}});
+  normal.insert({{"mean", 0.5}, {"deviation", 2.0}, {"seed", int64_t{8}}});
+  full.insert({"value", 0.25});
+  const auto noise = builder.Call(
+      "add", {builder.Call("uniform", {}, uniform), builder.Call("normal", {}, normal)});
+  const auto sum =
+      builder.Call("add", {builder.Call("zeros", {}, shape), builder.Call("full", {}, full)});
+  const Function program =
+      Must(builder.Build({builder.Call("add", {builder.Call("mul", {in, noise}), sum})}));
+  const Values here = Must(trainer_->RpcSync("owner", program, {b}));
+  const Values there = Must(trainer_->RpcSync("owner", program, {w}));
+  EXPECT_EQ(Elements(there[0].As<Variable>()->tensor()),
+            Elements(here[0].As<Variable>()->tensor()));
+}
+
 TEST_P(DeviceWorkerTest, RowsThereEqualRowsOfTheCpu) {
   CreateOptions there = On("emu:0"), here = On("cpu");
   there.rows = here.rows = true;
