@@ -1,5 +1,7 @@
-// The operations of a group, over shared memory and over the network, with small and large tensors.
+// The operations of a group, over shared memory, over the network, and over a simulated network
+// that loses, repeats and reorders messages and breaks links; with small and large tensors.
 
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <memory>
@@ -11,6 +13,9 @@
 #include "absl/time/time.h"
 #include "client/collectives/group.h"
 #include "client/psd.h"
+#include "core/carrier/faulty/fault_plan.h"
+#include "core/carrier/faulty/faulty_network.h"
+#include "core/rpc/session_options.h"
 #include "core/tensor/ops/cast.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -47,14 +52,47 @@ Tensor SumInOrder(int ranks, int64_t elements, int round = 0) {
 struct Setting {
   int ranks = 0;
   bool shared_memory = false;
+  uint64_t faulty_seed = 0;  // of the simulated network; 0: the network is real
 };
+
+// Null if the network is real.
+std::shared_ptr<carrier::FaultyNetwork> NetworkOf(const Setting& setting) {
+  if (setting.faulty_seed == 0) return nullptr;
+  carrier::FaultyNetworkOptions options;
+  options.seed = setting.faulty_seed;
+  auto network = carrier::FaultyNetwork::Create(options);
+  network->StartThread();
+  return network;
+}
+
+// The sessions of a network whose links break all the time.
+rpc::SessionOptions Restless() {
+  rpc::SessionOptions session;
+  session.reconnect_min = absl::Milliseconds(1);
+  session.reconnect_max = absl::Milliseconds(10);
+  session.silence = absl::Milliseconds(300);
+  return session;
+}
 
 class OperationsTest : public ::testing::TestWithParam<Setting> {
  protected:
   OperationsTest()
       : ranks_(GetParam().ranks),
-        world_(ranks_, GetParam().shared_memory),
-        groups_(world_.JoinAll("ranks")) {}
+        network_(NetworkOf(GetParam())),
+        world_(network_ == nullptr ? GroupWorld(ranks_, GetParam().shared_memory)
+                                   : GroupWorld(ranks_, network_, Restless())),
+        groups_(world_.JoinAll("ranks")) {
+    if (network_ == nullptr) return;
+    carrier::Faults faults;
+    faults.cut = 0.02;
+    faults.duplicate = 0.05;
+    faults.reorder = 0.1;
+    faults.max_delay = absl::Milliseconds(1);
+    network_->SetFaults("*", "*", faults);
+  }
+  ~OperationsTest() override {
+    if (network_ != nullptr) network_->SetFaults("*", "*", {});
+  }
 
   // Runs f on all ranks at the same time.
   void OnAll(const std::function<void(int rank, Group& group)>& f) {
@@ -62,16 +100,21 @@ class OperationsTest : public ::testing::TestWithParam<Setting> {
   }
 
   const int ranks_;
+  const std::shared_ptr<carrier::FaultyNetwork> network_;  // null: real; shared with the world
   GroupWorld world_;
   std::vector<std::shared_ptr<Group>> groups_;
 };
 
 INSTANTIATE_TEST_SUITE_P(All, OperationsTest,
                          ::testing::Values(Setting{2, true}, Setting{3, true}, Setting{4, true},
-                                           Setting{3, false}),
+                                           Setting{3, false}, Setting{2, false, 1},
+                                           Setting{3, false, 2}, Setting{4, false, 3}),
                          [](const auto& info) {
+                           const uint64_t seed = info.param.faulty_seed;
                            return absl::StrCat(info.param.ranks, "Ranks",
-                                               info.param.shared_memory ? "Shm" : "Grpc");
+                                               seed > 0 ? absl::StrCat("Faulty", seed)
+                                               : info.param.shared_memory ? "Shm"
+                                                                          : "Grpc");
                          });
 
 TEST_P(OperationsTest, DDP_31_AnAllReduceSumsInTheOrderOfRanksOnEveryRank) {
