@@ -180,7 +180,20 @@ TEST_P(OperationsTest, EveryDTypeThatIsReduced) {
   });
 }
 
-TEST_P(OperationsTest, HalvesAreSummedInF32) {
+TEST_P(OperationsTest, DDP_31_HalvesAreSummedInF32AndRoundedOnce) {
+  for (const DType dtype : {DType::kF16, DType::kBF16}) {
+    // `large` + 1 is halfway between two numbers of the dtype, and is rounded to `large`. So sums
+    // that are rounded after each addition stay at `large`, and those in f32 do not.
+    const float large = dtype == DType::kF16 ? 2048 : 256;
+    OnAll([&](int rank, Group& group) {
+      const auto of = [&](float number) {
+        return Must(ops::Cast(Must(Tensor::Full({9}, DType::kF32, number)), dtype));
+      };
+      const Tensor sum = Must(group.AllReduce(of(rank == 0 ? large : 1)));
+      const float more[] = {0, 2, 4};  // 1, 2 and 3, rounded once, to the even neighbour
+      EXPECT_TRUE(SameBits(sum, of(large + more[ranks_ - 2]))) << DTypeName(dtype);
+    });
+  }
   OnAll([&](int /*rank*/, Group& group) {
     // The sum of two such numbers is infinite in f16, the mean is not.
     const Tensor mine = Must(ops::Cast(Must(Tensor::Full({9}, DType::kF32, 60000)), DType::kF16));
