@@ -273,6 +273,39 @@ TEST_P(OperationsTest, ManyCallsUnderWayComeBackInTheirPlaces) {
   });
 }
 
+TEST_P(OperationsTest, EveryOperationCanBeUnderWayWithOthers) {
+  const int64_t elements = 3 * ranks_;
+  OnAll([&](int rank, Group& group) {
+    const Tensor mine = Input(rank, elements);
+    const int root = ranks_ - 1;
+    std::vector<Tensor> parts;
+    for (int r = 0; r < ranks_ && rank == root; ++r) parts.push_back(Input(r, kLarge, 5));
+    const Future<Tensor> block = group.ReduceScatterAsync(mine);
+    const Future<std::vector<Tensor>> all = group.AllGatherAsync(Input(rank, kLarge));
+    const Future<std::vector<Tensor>> gathered = group.GatherAsync(mine, root);
+    const Future<Tensor> sent = group.BroadcastAsync(Input(rank, kLarge), root);
+    const Future<Tensor> part = group.ScatterAsync(parts, root);
+    const Future<Unit> met = group.BarrierAsync();
+    const Future<Tensor> sum = group.AllReduceAsync(mine);
+    // They are waited for in another order.
+    const Tensor whole = SumInOrder(ranks_, elements);
+    EXPECT_TRUE(SameBits(Must(sum.Wait()), whole));
+    EXPECT_TRUE(met.Wait().ok());
+    EXPECT_TRUE(SameBits(Must(part.Wait()), Input(rank, kLarge, 5)));
+    EXPECT_TRUE(SameBits(Must(sent.Wait()), Input(root, kLarge)));
+    const std::vector<Tensor> on_root = Must(gathered.Wait());
+    ASSERT_EQ(on_root.size(), rank == root ? static_cast<size_t>(ranks_) : 0u);
+    for (size_t r = 0; r < on_root.size(); ++r)
+      EXPECT_TRUE(SameBits(on_root[r], Input(static_cast<int>(r), elements)));
+    const std::vector<Tensor> everywhere = Must(all.Wait());
+    ASSERT_EQ(everywhere.size(), static_cast<size_t>(ranks_));
+    for (int r = 0; r < ranks_; ++r) EXPECT_TRUE(SameBits(everywhere[r], Input(r, kLarge)));
+    const std::vector<float> expected = Elements(whole);
+    EXPECT_EQ(Elements(Must(block.Wait())),
+              std::vector<float>(expected.begin() + 3 * rank, expected.begin() + 3 * (rank + 1)));
+  });
+}
+
 TEST_P(OperationsTest, SendsAndReceivesMeetInOrder) {
   OnAll([&](int rank, Group& group) {
     const int next = (rank + 1) % ranks_, before = (rank + ranks_ - 1) % ranks_;
