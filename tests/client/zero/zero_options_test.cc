@@ -18,6 +18,7 @@
 namespace psd {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 std::vector<Shape> Shapes() {
@@ -184,6 +185,20 @@ TEST(ZeroOptionsTest, ZERO_17_RanksThatDifferGetAnErrorThatSaysSo) {
     EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
     EXPECT_THAT(Text(status), HasSubstr("one more group"));
     EXPECT_EQ(ranks.zero[rank]->RankOf(2), -1) << "nothing has changed";
+  });
+}
+
+TEST(ZeroOptionsTest, ZERO_17_ARankThatStepsWhileTheOthersAddAGroupIsAnErrorOnAll) {
+  ZeroWorld ranks(3, Model(Shapes()), Adam{}, {}, {{{0, 1}, {}}});
+  ranks.OnAll([&](int rank) {
+    const Replica& replica = ranks.replicas[rank];
+    const absl::Status status =
+        rank == 1 ? ranks.zero[1]->Step(WithGradients(replica, Gradients(replica, 1)))
+                  : ranks.zero[rank]->AddGroup({{2}, {}});
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+    EXPECT_THAT(Text(status), AllOf(HasSubstr("the ranks differ in call"), HasSubstr("rank 1 (t1)"),
+                                    HasSubstr("one more group")));
+    EXPECT_EQ(ranks.zero[rank]->RankOf(2), -1) << "nothing has been added";
   });
 }
 
