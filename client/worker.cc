@@ -237,9 +237,16 @@ absl::Status Worker::State::CheckRunning() const {
 }
 
 absl::StatusOr<std::unique_ptr<Worker>> Worker::Start(WorkerOptions options) {
+  return StartOver(nullptr, std::move(options));
+}
+
+absl::StatusOr<std::unique_ptr<Worker>> StartOver(std::shared_ptr<carrier::Carrier> carrier,
+                                                  WorkerOptions options) {
   PSD_RETURN_IF_ERROR(CheckOptions(options));
-  auto state = std::make_shared<State>();
-  PSD_ASSIGN_OR_RETURN(state->runtime, worker::Runtime::Create(ToRuntimeOptions(options)));
+  auto state = std::make_shared<Worker::State>();
+  worker::RuntimeOptions runtime = ToRuntimeOptions(options);
+  runtime.carrier = std::move(carrier);
+  PSD_ASSIGN_OR_RETURN(state->runtime, worker::Runtime::Create(std::move(runtime)));
   state->default_timeout_ns = absl::ToInt64Nanoseconds(options.default_timeout);
   state->options = std::move(options);
   state->registrar_client = std::make_unique<rpc::RegistrarClient>(

@@ -28,6 +28,9 @@ namespace psd {
 
 class Device;  // core/base/device.h
 
+namespace carrier {
+class Carrier;
+}
 namespace worker {
 class Runtime;
 }
@@ -355,7 +358,10 @@ class Worker {
  private:
   friend class Context;
   friend class DistributedOptimizer;
-  friend worker::Runtime& RuntimeOf(Worker& worker);  // for client/ and tests: runtime_of.h
+  // For client/ and tests: runtime_of.h
+  friend worker::Runtime& RuntimeOf(Worker& worker);
+  friend absl::StatusOr<std::unique_ptr<Worker>> StartOver(
+      std::shared_ptr<carrier::Carrier> carrier, WorkerOptions options);
   struct State;
   explicit Worker(std::shared_ptr<State> state);
   // As LookUpRows, but does not remove repeated ids from the queries.

@@ -40,6 +40,7 @@ absl::Status Check(const std::vector<Joinable*>& joinables) {
 struct Words {
   std::vector<std::string> without_input;  // "rank 1 (t1)"
   std::vector<std::string> failed;
+  std::string first_failed;  // the name of the worker; empty if none has failed
   size_t with_input = 0;
 };
 
@@ -57,6 +58,7 @@ absl::StatusOr<Words> Exchange(Group& group, Word own, const CollectiveOptions& 
         words.without_input.push_back(name);
         break;
       case Word::kFailed:
+        if (words.failed.empty()) words.first_failed = group.members()[rank];
         words.failed.push_back(name);
         break;
     }
@@ -91,8 +93,11 @@ absl::Status RunUneven(Worker& worker, const std::vector<Joinable*>& joinables,
     PSD_RETURN_IF_ERROR(context.status());
     PSD_RETURN_IF_ERROR(words.status());
     if (!words->failed.empty()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(absl::StrJoin(words->failed, ", "), " could not compute gradients"));
+      ErrorDetail detail;
+      detail.worker = words->first_failed;
+      return WithDetail(absl::FailedPreconditionError(absl::StrCat(
+                            absl::StrJoin(words->failed, ", "), " could not compute gradients")),
+                        detail);
     }
     if (words->with_input == 0) return absl::OkStatus();
     if (options.stop_early && !words->without_input.empty()) {

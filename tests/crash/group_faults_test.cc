@@ -1,6 +1,7 @@
 // Ranks of a group in processes of their own are killed and stopped. The others learn who it was,
 // and go on without it.
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -98,11 +99,12 @@ class TrainingFaultsTest : public ::testing::Test {
 class StageTest : public TrainingFaultsTest, public ::testing::WithParamInterface<const char*> {};
 
 INSTANTIATE_TEST_SUITE_P(Stages, StageTest,
-                         ::testing::Values("before-average", "in-average", "after-average",
-                                           "in-step", "in-consolidation"),
+                         ::testing::Values("before-average", "in-average", "further-in-average",
+                                           "after-average", "in-step", "further-in-step",
+                                           "in-consolidation", "further-in-consolidation"),
                          [](const auto& info) {
                            std::string name = info.param;
-                           name[name.find('-')] = '_';
+                           std::replace(name.begin(), name.end(), '-', '_');
                            return name;
                          });
 

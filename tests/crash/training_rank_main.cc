@@ -1,6 +1,6 @@
 // A rank of a sharded training that tests kill and stop:
 //
-//   training_rank_main NAME OWNER=ADDRESS MEMBER[,MEMBER…] [STAGE]
+//   training_rank_main NAME OWNER=ADDRESS MEMBER[,MEMBER…] TIMEOUT [STAGE]
 //
 // Prints "joining", joins a group with these members, and prints "joined SIZE", or "not joined" and
 // the error, with which it ends. Then it takes steps for ever: gradients are averaged over the
@@ -8,31 +8,40 @@
 // it prints "step N DIGEST"; ranks with equal parameters print equal digests. If a call fails, it
 // prints "error CODE WORKER", where WORKER is the one that the error names, builds the group again
 // without that worker, takes over the parameters of rank 0, and goes on with a new optimizer at
-// step 1. It ends if it is that worker itself.
+// step 1. It ends if it is that worker itself. TIMEOUT is that of the calls, such as "60s".
 //
-// With a STAGE it kills itself in step 3: before-average, in-average, after-average, in-step or
-// in-consolidation.
+// With a STAGE it kills itself in step 3: before-average, after-average, or in one of the calls
+// average, step and consolidation. In a call it dies when it should send elements for the first
+// time (as in-average), or for the second time, when the first have left (as further-in-average).
 
 #include <signal.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "client/collectives/digest.h"
 #include "client/collectives/group.h"
 #include "client/ddp/buffered_data_parallel.h"
 #include "client/ddp/replica.h"
 #include "client/psd.h"
+#include "client/runtime_of.h"
 #include "client/zero/zero_redundancy_optimizer.h"
 #include "core/base/status.h"
+#include "core/carrier/carrier.h"
+#include "core/carrier/grpc/grpc_factory.h"
+#include "core/carrier/shm/host_factory.h"
+#include "tests/core/picky_carrier.h"
 #include "tests/crash/rank_lines.h"
 #include "tests/crash/training.h"
 
@@ -46,7 +55,10 @@ constexpr int kLastStep = 3;  // of a rank that kills itself
   for (;;) pause();
 }
 
-// Kills the process at a stage of a step.
+// A message with more bytes has elements of parameters, gradients or state.
+constexpr size_t kElementsBytes = 64 << 10;
+
+// Kills the process at a stage of a step. Thread-safe.
 class Killer {
  public:
   explicit Killer(std::string stage) : stage_(std::move(stage)) {}
@@ -54,18 +66,37 @@ class Killer {
   void At(const std::string& stage, int step) const {
     if (step == kLastStep && stage == stage_) Die();
   }
-  // The same a moment later, while the calls that follow are under way.
-  void SoonAfter(const std::string& stage, int step) const {
-    if (step != kLastStep || stage != stage_) return;
-    std::thread([] {
-      absl::SleepFor(absl::Milliseconds(2));
-      Die();
-    }).detach();
+  // Runs a call, in which the process dies if that is its stage.
+  absl::Status In(const std::string& call, int step, const std::function<absl::Status()>& run) {
+    if (step == kLastStep && stage_ == absl::StrCat("in-", call)) sends_left_ = 1;
+    if (step == kLastStep && stage_ == absl::StrCat("further-in-", call)) sends_left_ = 2;
+    absl::Status status = run();
+    sends_left_ = 0;  // a test that waits for the death in this call gets none
+    return status;
+  }
+  // To be called before a message is sent.
+  void BeforeSending(const carrier::Message& message) {
+    if (message.BufferBytes() > kElementsBytes && sends_left_ > 0 && --sends_left_ == 0) Die();
   }
 
  private:
   const std::string stage_;
+  std::atomic<int> sends_left_{0};  // messages with elements up to the death; 0: there is none
 };
+
+// The carrier of a worker that dies as `killer` says, which outlives it.
+absl::StatusOr<std::shared_ptr<carrier::Carrier>> MortalCarrier(Killer& killer,
+                                                                std::shared_ptr<Logger> logger) {
+  PSD_ASSIGN_OR_RETURN(auto inner,
+                       carrier::NewHostCarrier(carrier::GrpcCarrierOptions{},
+                                               /*shared_memory=*/true, std::move(logger)));
+  testing::PickyRules rules;
+  rules.refuses = [&killer](const carrier::Message& message) {
+    killer.BeforeSending(message);
+    return absl::OkStatus();
+  };
+  return std::make_shared<testing::PickyCarrier>(std::move(inner), std::move(rules));
+}
 
 absl::StatusOr<Replica> CreateReplica(Worker& worker) {
   std::vector<ReplicaParameter> parameters;
@@ -98,22 +129,21 @@ absl::StatusOr<Context> ContextOf(const Replica& replica, int rank, int step) {
 }
 
 // Returns the first error.
-absl::Status Train(const std::shared_ptr<Group>& group, const Replica& replica,
-                   const Killer& killer) {
+absl::Status Train(const std::shared_ptr<Group>& group, const Replica& replica, Killer& killer) {
   PSD_ASSIGN_OR_RETURN(const auto averaging, BufferedDataParallel::Create(group, replica));
   PSD_ASSIGN_OR_RETURN(const auto zero, ZeroRedundancyOptimizer::Create(group, replica, Adam{}));
   for (int step = 1;; ++step) {
     PSD_ASSIGN_OR_RETURN(const Context context, ContextOf(replica, group->rank(), step));
     killer.At("before-average", step);
-    killer.SoonAfter("in-average", step);
-    PSD_RETURN_IF_ERROR(averaging->AllReduceGradients(context));
+    PSD_RETURN_IF_ERROR(
+        killer.In("average", step, [&] { return averaging->AllReduceGradients(context); }));
     killer.At("after-average", step);
-    killer.SoonAfter("in-step", step);
-    PSD_RETURN_IF_ERROR(zero->Step(context));
+    // After this no rank waits for a part of the means from another.
+    PSD_RETURN_IF_ERROR(group->Barrier());
+    PSD_RETURN_IF_ERROR(killer.In("step", step, [&] { return zero->Step(context); }));
     PSD_ASSIGN_OR_RETURN(const std::string digest, DigestOf(replica));
     Say(absl::StrCat("step ", step, " ", digest));
-    killer.SoonAfter("in-consolidation", step);
-    PSD_RETURN_IF_ERROR(zero->Consolidate(0));
+    PSD_RETURN_IF_ERROR(killer.In("consolidation", step, [&] { return zero->Consolidate(0); }));
   }
 }
 
@@ -123,7 +153,9 @@ absl::Status Run(const std::string& name, const std::string& owner, const std::s
   WorkerOptions options = TrainerOptions(name, {{parts[0], parts[1]}});
   options.listen = "127.0.0.1:0";
   options.session.lease = absl::Hours(1);  // a rank that is stopped comes back within it
-  PSD_ASSIGN_OR_RETURN(auto worker, Worker::Start(std::move(options)));
+  Killer killer(stage);
+  PSD_ASSIGN_OR_RETURN(auto carrier, MortalCarrier(killer, options.logger));
+  PSD_ASSIGN_OR_RETURN(auto worker, StartOver(std::move(carrier), std::move(options)));
   PSD_ASSIGN_OR_RETURN(Replica replica, CreateReplica(*worker));
   GroupOptions join;
   join.members = absl::StrSplit(members, ',');
@@ -135,7 +167,6 @@ absl::Status Run(const std::string& name, const std::string& owner, const std::s
     Say(absl::StrCat("not joined ", joined.status().message()));
     return absl::OkStatus();
   }
-  const Killer killer(stage);
   for (std::shared_ptr<Group> group = *std::move(joined);;) {
     Say(absl::StrCat("joined ", group->size()));
     const std::string lost = SayError(Train(group, replica, killer));

@@ -12,8 +12,11 @@ DATA = "/usr/share/datasets/fashion-mnist"
 
 
 class ReplicasTest(unittest.TestCase):
-    @unittest.skipUnless(os.path.isdir(DATA), "dataset-fashion-mnist is not installed")
     def test_four_ranks_learn_with_their_share_of_the_state(self):
+        if not os.path.isdir(DATA):
+            # CI leaves nothing out.
+            (self.fail if os.environ.get("PSD_CI") else self.skipTest)(
+                "dataset-fashion-mnist is not installed")
         output = ranks.train(4, TRAINER, "--epochs=10", "--lr=0.002", timeout_s=800)
         accuracy = float(re.search(r"test accuracy: ([0-9.]+)", output).group(1))
         self.assertGreaterEqual(accuracy, 0.87)

@@ -1,6 +1,7 @@
 #pragma once
 
-// A registrar and the ranks of a group in one process, over real connections.
+// A registrar and the ranks of a group in one process, over real connections or over a simulated
+// network.
 
 #include <cstring>
 #include <functional>
@@ -13,11 +14,15 @@
 #include "absl/strings/str_cat.h"
 #include "client/collectives/group.h"
 #include "client/psd.h"
+#include "client/runtime_of.h"
 #include "core/base/device.h"
 #include "core/base/log.h"
+#include "core/carrier/faulty/faulty_network.h"
+#include "core/rpc/session_options.h"
 #include "gtest/gtest.h"
 #include "server/daemon/config.h"
 #include "server/daemon/server.h"
+#include "tests/client/collectives/network_registrar.h"
 #include "tests/client/test_world.h"
 
 namespace psd {
@@ -36,9 +41,10 @@ inline bool SameBits(const Tensor& a, const Tensor& b) {
   return std::memcmp(a_here.raw_data(), b_here.raw_data(), a.NumBytes()) == 0;
 }
 
-// A daemon that is the registrar, and trainers t0, t1, … that listen.
+// A registrar, and trainers t0, t1, … that listen.
 class GroupWorld {
  public:
+  // Over real connections. The registrar is a daemon.
   explicit GroupWorld(int trainers, bool shared_memory = true, size_t memory_budget_bytes = 0,
                       std::vector<std::shared_ptr<Device>> devices = {},
                       std::shared_ptr<Logger> logger = NewNullLogger())
@@ -49,9 +55,22 @@ class GroupWorld {
     StartRegistrar("127.0.0.1:0");
     for (int i = 0; i < trainers; ++i) Add();
   }
+  // Over a simulated network that a thread drives, and that the caller keeps for longer than this.
+  // The names of the workers there are their own; that of the registrar is owner0.
+  GroupWorld(int trainers, std::shared_ptr<carrier::FaultyNetwork> network,
+             const rpc::SessionOptions& session)
+      : shared_memory_(false),
+        memory_budget_bytes_(0),
+        logger_(NewNullLogger()),
+        network_(std::move(network)),
+        session_(session) {
+    StartRegistrar("127.0.0.1:0");
+    for (int i = 0; i < trainers; ++i) Add();
+  }
   // The registrar forgets all workers, which join again one after the other.
   void RestartRegistrar() {
     daemon_.reset();
+    registrar_.reset();
     StartRegistrar(address_);
   }
 
@@ -63,11 +82,15 @@ class GroupWorld {
     options.shared_memory = shared_memory_;
     options.memory_budget_bytes = memory_budget_bytes_;
     options.devices = devices_;
+    options.session = session_;
     options.logger = logger_;
     return options;
   }
   Worker& Add() {
-    workers.push_back(Must(Worker::Start(Options(absl::StrCat("t", workers.size())))));
+    const std::string name = absl::StrCat("t", workers.size());
+    workers.push_back(network_ == nullptr
+                          ? Must(Worker::Start(Options(name)))
+                          : Must(StartOver(network_->NewCarrier(name), Options(name))));
     return *workers.back();
   }
   std::vector<std::string> Names() const {
@@ -89,6 +112,12 @@ class GroupWorld {
 
  private:
   void StartRegistrar(const std::string& listen) {
+    if (network_ != nullptr) {
+      registrar_ = std::make_unique<NetworkRegistrar>("owner0", listen,
+                                                      network_->NewCarrier("owner0"), session_);
+      address_ = registrar_->address();
+      return;
+    }
     server::DaemonConfig config;
     config.name = "owner0";
     config.listen = listen;
@@ -100,7 +129,12 @@ class GroupWorld {
   const size_t memory_budget_bytes_;                    // of each trainer; 0 means no limit
   const std::vector<std::shared_ptr<Device>> devices_;  // of each trainer
   const std::shared_ptr<Logger> logger_;                // shared by the trainers
+  // Null if the connections are real. Shared with the carriers and the test.
+  const std::shared_ptr<carrier::FaultyNetwork> network_;
+  const rpc::SessionOptions session_;
+  // One of these two is the registrar.
   std::unique_ptr<server::Server> daemon_;
+  std::unique_ptr<NetworkRegistrar> registrar_;
   std::string address_;
 };
 

@@ -1,5 +1,7 @@
-// The operations of a group, over shared memory and over the network, with small and large tensors.
+// The operations of a group, over shared memory, over the network, and over a simulated network
+// that loses, repeats and reorders messages and breaks links; with small and large tensors.
 
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <memory>
@@ -11,6 +13,9 @@
 #include "absl/time/time.h"
 #include "client/collectives/group.h"
 #include "client/psd.h"
+#include "core/carrier/faulty/fault_plan.h"
+#include "core/carrier/faulty/faulty_network.h"
+#include "core/rpc/session_options.h"
 #include "core/tensor/ops/cast.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -47,14 +52,47 @@ Tensor SumInOrder(int ranks, int64_t elements, int round = 0) {
 struct Setting {
   int ranks = 0;
   bool shared_memory = false;
+  uint64_t faulty_seed = 0;  // of the simulated network; 0: the network is real
 };
+
+// Null if the network is real.
+std::shared_ptr<carrier::FaultyNetwork> NetworkOf(const Setting& setting) {
+  if (setting.faulty_seed == 0) return nullptr;
+  carrier::FaultyNetworkOptions options;
+  options.seed = setting.faulty_seed;
+  auto network = carrier::FaultyNetwork::Create(options);
+  network->StartThread();
+  return network;
+}
+
+// The sessions of a network whose links break all the time.
+rpc::SessionOptions Restless() {
+  rpc::SessionOptions session;
+  session.reconnect_min = absl::Milliseconds(1);
+  session.reconnect_max = absl::Milliseconds(10);
+  session.silence = absl::Milliseconds(300);
+  return session;
+}
 
 class OperationsTest : public ::testing::TestWithParam<Setting> {
  protected:
   OperationsTest()
       : ranks_(GetParam().ranks),
-        world_(ranks_, GetParam().shared_memory),
-        groups_(world_.JoinAll("ranks")) {}
+        network_(NetworkOf(GetParam())),
+        world_(network_ == nullptr ? GroupWorld(ranks_, GetParam().shared_memory)
+                                   : GroupWorld(ranks_, network_, Restless())),
+        groups_(world_.JoinAll("ranks")) {
+    if (network_ == nullptr) return;
+    carrier::Faults faults;
+    faults.cut = 0.02;
+    faults.duplicate = 0.05;
+    faults.reorder = 0.1;
+    faults.max_delay = absl::Milliseconds(1);
+    network_->SetFaults("*", "*", faults);
+  }
+  ~OperationsTest() override {
+    if (network_ != nullptr) network_->SetFaults("*", "*", {});
+  }
 
   // Runs f on all ranks at the same time.
   void OnAll(const std::function<void(int rank, Group& group)>& f) {
@@ -62,16 +100,21 @@ class OperationsTest : public ::testing::TestWithParam<Setting> {
   }
 
   const int ranks_;
+  const std::shared_ptr<carrier::FaultyNetwork> network_;  // null: real; shared with the world
   GroupWorld world_;
   std::vector<std::shared_ptr<Group>> groups_;
 };
 
 INSTANTIATE_TEST_SUITE_P(All, OperationsTest,
                          ::testing::Values(Setting{2, true}, Setting{3, true}, Setting{4, true},
-                                           Setting{3, false}),
+                                           Setting{3, false}, Setting{2, false, 1},
+                                           Setting{3, false, 2}, Setting{4, false, 3}),
                          [](const auto& info) {
+                           const uint64_t seed = info.param.faulty_seed;
                            return absl::StrCat(info.param.ranks, "Ranks",
-                                               info.param.shared_memory ? "Shm" : "Grpc");
+                                               seed > 0 ? absl::StrCat("Faulty", seed)
+                                               : info.param.shared_memory ? "Shm"
+                                                                          : "Grpc");
                          });
 
 TEST_P(OperationsTest, DDP_31_AnAllReduceSumsInTheOrderOfRanksOnEveryRank) {
@@ -137,7 +180,20 @@ TEST_P(OperationsTest, EveryDTypeThatIsReduced) {
   });
 }
 
-TEST_P(OperationsTest, HalvesAreSummedInF32) {
+TEST_P(OperationsTest, DDP_31_HalvesAreSummedInF32AndRoundedOnce) {
+  for (const DType dtype : {DType::kF16, DType::kBF16}) {
+    // `large` + 1 is halfway between two numbers of the dtype, and is rounded to `large`. So sums
+    // that are rounded after each addition stay at `large`, and those in f32 do not.
+    const float large = dtype == DType::kF16 ? 2048 : 256;
+    OnAll([&](int rank, Group& group) {
+      const auto of = [&](float number) {
+        return Must(ops::Cast(Must(Tensor::Full({9}, DType::kF32, number)), dtype));
+      };
+      const Tensor sum = Must(group.AllReduce(of(rank == 0 ? large : 1)));
+      const float more[] = {0, 2, 4};  // 1, 2 and 3, rounded once, to the even neighbour
+      EXPECT_TRUE(SameBits(sum, of(large + more[ranks_ - 2]))) << DTypeName(dtype);
+    });
+  }
   OnAll([&](int /*rank*/, Group& group) {
     // The sum of two such numbers is infinite in f16, the mean is not.
     const Tensor mine = Must(ops::Cast(Must(Tensor::Full({9}, DType::kF32, 60000)), DType::kF16));
@@ -214,6 +270,39 @@ TEST_P(OperationsTest, ManyCallsUnderWayComeBackInTheirPlaces) {
       const Tensor expected = SumInOrder(ranks_, round % 3 == 0 ? 20'000 : kSmall, round);
       EXPECT_TRUE(SameBits(Must(sums[round].Wait()), expected)) << round;
     }
+  });
+}
+
+TEST_P(OperationsTest, EveryOperationCanBeUnderWayWithOthers) {
+  const int64_t elements = 3 * ranks_;
+  OnAll([&](int rank, Group& group) {
+    const Tensor mine = Input(rank, elements);
+    const int root = ranks_ - 1;
+    std::vector<Tensor> parts;
+    for (int r = 0; r < ranks_ && rank == root; ++r) parts.push_back(Input(r, kLarge, 5));
+    const Future<Tensor> block = group.ReduceScatterAsync(mine);
+    const Future<std::vector<Tensor>> all = group.AllGatherAsync(Input(rank, kLarge));
+    const Future<std::vector<Tensor>> gathered = group.GatherAsync(mine, root);
+    const Future<Tensor> sent = group.BroadcastAsync(Input(rank, kLarge), root);
+    const Future<Tensor> part = group.ScatterAsync(parts, root);
+    const Future<Unit> met = group.BarrierAsync();
+    const Future<Tensor> sum = group.AllReduceAsync(mine);
+    // They are waited for in another order.
+    const Tensor whole = SumInOrder(ranks_, elements);
+    EXPECT_TRUE(SameBits(Must(sum.Wait()), whole));
+    EXPECT_TRUE(met.Wait().ok());
+    EXPECT_TRUE(SameBits(Must(part.Wait()), Input(rank, kLarge, 5)));
+    EXPECT_TRUE(SameBits(Must(sent.Wait()), Input(root, kLarge)));
+    const std::vector<Tensor> on_root = Must(gathered.Wait());
+    ASSERT_EQ(on_root.size(), rank == root ? static_cast<size_t>(ranks_) : 0u);
+    for (size_t r = 0; r < on_root.size(); ++r)
+      EXPECT_TRUE(SameBits(on_root[r], Input(static_cast<int>(r), elements)));
+    const std::vector<Tensor> everywhere = Must(all.Wait());
+    ASSERT_EQ(everywhere.size(), static_cast<size_t>(ranks_));
+    for (int r = 0; r < ranks_; ++r) EXPECT_TRUE(SameBits(everywhere[r], Input(r, kLarge)));
+    const std::vector<float> expected = Elements(whole);
+    EXPECT_EQ(Elements(Must(block.Wait())),
+              std::vector<float>(expected.begin() + 3 * rank, expected.begin() + 3 * (rank + 1)));
   });
 }
 

@@ -6,8 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/numbers.h"
-#include "absl/strings/string_view.h"
 #include "client/ddp/buffered_all_reduce.h"
 #include "client/ddp/buffered_data_parallel.h"
 #include "client/psd.h"
@@ -260,28 +258,6 @@ TEST_F(ExpertsTest, DDP_28_AnExpertKeepsItsOwnGradientOrZeros) {
   EXPECT_THAT(Elements(means[0][1]), Each(7));
   EXPECT_THAT(Elements(means[1][1]), Each(0));
   EXPECT_THAT(Elements(means[1][0]), Each(0.5));
-}
-
-// Returns the number of calls that the group of these ranks has made, and ends it: ranks that make
-// different calls get an error with the number of the call.
-int CountCalls(const ReplicaWorld& world) {
-  absl::Status differs;
-  world.OnAll([&](int rank) {
-    Group& group = *world.groups[rank];
-    const absl::Status status =
-        rank == 0 ? group.Barrier() : group.AllGather(Filled({1}, 0)).status();
-    if (rank == 0) differs = status;
-  });
-  constexpr absl::string_view kBefore = "the ranks differ in call ";
-  const absl::string_view text = differs.message();
-  const size_t at = text.find(kBefore);
-  int calls = -1;
-  if (at == absl::string_view::npos ||
-      !absl::SimpleAtoi(text.substr(at + kBefore.size(), text.find(':', at) - at - kBefore.size()),
-                        &calls)) {
-    ADD_FAILURE() << differs;
-  }
-  return calls;
 }
 
 TEST(ManySmallParametersTest, DDP_10_OneAllReduceForEachBuffer) {

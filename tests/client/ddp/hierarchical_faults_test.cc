@@ -90,6 +90,7 @@ TEST_P(DeadPusherTest, DDP_32_APusherThatDiesInARoundIsReplacedAndItsStepIsNotAp
 
 INSTANTIATE_TEST_SUITE_P(SuccessorOrOthersFirst, DeadPusherTest, ::testing::Bool());
 
+// The owner has applied the step, and its answer does not reach the pusher.
 TEST_F(HierarchicalPushTest, DDP_32_AStepWhosePusherDiedBeforeItToldTheOthersCountsOnce) {
   Start(2);
   Sgd sgd;

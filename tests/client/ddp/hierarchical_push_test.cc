@@ -114,8 +114,6 @@ TEST_F(HierarchicalPushTest, DDP_32_AnOwnerReceivesAKthOfTheGradients) {
   EXPECT_LT(plain, 4 * one + one / 10);
 }
 
-// The round waits for the other host when the pusher dies.
-// The owner has applied the step, and its answer does not reach the pusher.
 TEST_F(HierarchicalPushTest, DDP_32_AContextIsSteppedOnce) {
   Start(2);
   InParallel(2, [&](int i) {

@@ -10,7 +10,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "client/collectives/group.h"
 #include "client/ddp/replica.h"
 #include "client/psd.h"
@@ -147,5 +149,27 @@ class ReplicaWorld {
   std::vector<std::shared_ptr<Group>> groups;
   std::vector<Replica> replicas;
 };
+
+// Returns the number of calls that the group of these ranks has made, and ends it: ranks that make
+// different calls get an error with the number of the call.
+inline int CountCalls(const ReplicaWorld& world) {
+  absl::Status differs;
+  world.OnAll([&](int rank) {
+    Group& group = *world.groups[rank];
+    const absl::Status status =
+        rank == 0 ? group.Barrier() : group.AllGather(Tensor::Scalar<float>(0)).status();
+    if (rank == 0) differs = status;
+  });
+  constexpr absl::string_view kBefore = "the ranks differ in call ";
+  const absl::string_view text = differs.message();
+  const size_t at = text.find(kBefore);
+  int calls = -1;
+  if (at == absl::string_view::npos ||
+      !absl::SimpleAtoi(text.substr(at + kBefore.size(), text.find(':', at) - at - kBefore.size()),
+                        &calls)) {
+    ADD_FAILURE() << differs;
+  }
+  return calls;
+}
 
 }  // namespace psd

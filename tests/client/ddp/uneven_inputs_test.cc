@@ -7,12 +7,16 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "client/ddp/buffered_data_parallel.h"
 #include "client/ddp/joinable.h"
 #include "client/ddp/uneven_inputs.h"
 #include "client/psd.h"
+#include "client/runtime_of.h"
 #include "client/zero/zero_redundancy_optimizer.h"
 #include "core/base/status.h"
+#include "core/runtime/runtime.h"
 #include "core/tensor/ops/elementwise.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -42,6 +46,10 @@ class UnevenTest : public ::testing::Test {
     };
   }
   static std::string Text(const absl::Status& status) { return std::string(status.message()); }
+  static std::string Culprit(const absl::Status& status) {
+    const auto detail = GetDetail(status);
+    return detail.has_value() ? detail->worker : "";
+  }
 
   ZeroWorld ranks_;
   std::vector<std::unique_ptr<BufferedDataParallel>> ddp_;
@@ -208,9 +216,27 @@ TEST_F(UnevenTest, ZERO_46_AnErrorInTheBodyReachesEveryRankAndSkipsTheRest) {
       EXPECT_EQ(done, absl::DataLossError("a torn file"));
     } else {
       EXPECT_THAT(Text(done), HasSubstr("rank 2 (t2) could not compute gradients"));
+      EXPECT_EQ(Culprit(done), "t2");
     }
   });
   ranks_.Step(1);
+}
+
+TEST_F(UnevenTest, DDP_30_ARankThatDiesIsNamedOnTheOthers) {
+  ranks_.OnAll([&](int rank) {
+    Worker& worker = *ranks_.world.workers[rank];
+    int calls = 0;
+    const ComputeGradients inputs = Inputs(rank, 4);
+    const absl::Status done =
+        RunUneven(worker, {ddp_[rank].get(), ranks_.zero[rank].get()}, [&]() -> MaybeContext {
+          if (rank != 2 || calls++ == 0) return inputs();
+          RuntimeOf(worker).agent().Shutdown(absl::ZeroDuration());
+          return absl::CancelledError("this rank is dead");
+        });
+    EXPECT_FALSE(done.ok());
+    if (rank == 2) return;
+    EXPECT_EQ(Culprit(done), "t2") << done;
+  });
 }
 
 TEST_F(UnevenTest, ZERO_46_NoJoinablesOrThoseOfTwoGroupsAreRefused) {

@@ -28,6 +28,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 constexpr int kRanks = 3;
+constexpr size_t kOfNan = 2;  // a parameter of three elements
 
 std::vector<Shape> Shapes() {
   return {{7}, {300, 300}, {3}, {64, 3}, {5, 5}, {300, 200}};
@@ -59,6 +60,24 @@ class ZeroFaultsTest : public ::testing::Test {
       EXPECT_FALSE(status.ok());
       EXPECT_EQ(Culprit(status), ranks_.world.workers[dead]->name()) << status;
     });
+  }
+  // Gradients with a NaN in element 1 of parameter kOfNan.
+  static std::vector<Tensor> WithANan(const Replica& replica, double seed) {
+    std::vector<Tensor> gradients = Gradients(replica, seed);
+    gradients[kOfNan] = Tensor::Of<float>({3}, {0.5f, NAN, -0.5f});
+    return gradients;
+  }
+  // All ranks have a NaN in that element, and none elsewhere.
+  void ExpectOneNan() const {
+    for (const Replica& replica : ranks_.replicas) {
+      const std::vector<Tensor> parameters = Must(replica.Elements());
+      for (size_t i = 0; i < parameters.size(); ++i) {
+        const std::vector<float> elements = Elements(parameters[i]);
+        for (size_t j = 0; j < elements.size(); ++j)
+          ASSERT_EQ(std::isnan(elements[j]), i == kOfNan && j == 1) << i << " " << j;
+      }
+      ExpectSameElements(replica, ranks_.replicas[0]);
+    }
   }
   // The survivors build the group again, and go on from a snapshot with the parameters of rank 0.
   void ExpectToGoOn(int dead, const OptimizerSnapshot& snapshot) {
@@ -203,12 +222,47 @@ TEST_F(ZeroFaultsTest, ZERO_17_RanksThatMakeOtherCallsGetAnErrorThatSaysSo) {
 }
 
 TEST_F(ZeroFaultsTest, ANanInOneRanksGradientIsSharedByAll) {
+  const int owner = ranks_.zero[0]->RankOf(kOfNan);
   ranks_.Step([&](int rank) {
-    std::vector<Tensor> gradients = Gradients(ranks_.replicas[rank], 2);
-    gradients[2] = Must(Tensor::Full({3}, DType::kF32, NAN));
-    return gradients;
+    return rank == owner ? WithANan(ranks_.replicas[rank], 2) : Gradients(ranks_.replicas[rank], 2);
   });
-  for (int rank : {1, 2}) ExpectSameElements(ranks_.replicas[rank], ranks_.replicas[0]);
+  ExpectOneNan();
+}
+
+// Step takes a parameter's gradient from the rank that has the parameter, and from no other.
+TEST_F(ZeroFaultsTest, ZERO_08_ANanOnARankThatDoesNotHaveTheParameterHasNoEffect) {
+  const int owner = ranks_.zero[0]->RankOf(kOfNan);
+  PlainTrainer plain(Model(Shapes()), Adam{});
+  plain.Step(Gradients(*plain.replica, 1));
+  ZeroStepOptions clipped;
+  clipped.clip_norm = 1;
+  StepOptions the_same;
+  the_same.clip_norm = 1;
+  for (const bool clip : {false, true}) {
+    ranks_.Step(
+        [&](int rank) {
+          return rank == owner ? Gradients(ranks_.replicas[rank], 2)
+                               : WithANan(ranks_.replicas[rank], 2);
+        },
+        clip ? clipped : ZeroStepOptions());
+    plain.Step(Gradients(*plain.replica, 2), clip ? the_same : StepOptions());
+    for (const Replica& replica : ranks_.replicas)
+      ExpectSameElements(replica, *plain.replica, clip ? "with a norm to clip by" : "");
+  }
+}
+
+TEST_F(ZeroFaultsTest, ANanInOneRanksGradientComesThroughTheMeansToAll) {
+  const int owner = ranks_.zero[0]->RankOf(kOfNan);
+  ranks_.OnAll([&](int rank) {
+    const Replica& replica = ranks_.replicas[rank];
+    const auto ddp = Must(BufferedDataParallel::Create(ranks_.groups[rank], replica));
+    const Context context = WithGradients(
+        replica, rank == (owner + 1) % kRanks ? WithANan(replica, 2) : Gradients(replica, rank));
+    ASSERT_TRUE(ddp->AllReduceGradients(context).ok());
+    const absl::Status stepped = ranks_.zero[rank]->Step(context);
+    EXPECT_TRUE(stepped.ok()) << stepped;
+  });
+  ExpectOneNan();
 }
 
 TEST_F(ZeroFaultsTest, ANanInOneRanksGradientReachesAllAndAClippedStepIsRefused) {

@@ -18,6 +18,7 @@
 namespace psd {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 std::vector<Shape> Shapes() {
@@ -187,6 +188,20 @@ TEST(ZeroOptionsTest, ZERO_17_RanksThatDifferGetAnErrorThatSaysSo) {
   });
 }
 
+TEST(ZeroOptionsTest, ZERO_17_ARankThatStepsWhileTheOthersAddAGroupIsAnErrorOnAll) {
+  ZeroWorld ranks(3, Model(Shapes()), Adam{}, {}, {{{0, 1}, {}}});
+  ranks.OnAll([&](int rank) {
+    const Replica& replica = ranks.replicas[rank];
+    const absl::Status status =
+        rank == 1 ? ranks.zero[1]->Step(WithGradients(replica, Gradients(replica, 1)))
+                  : ranks.zero[rank]->AddGroup({{2}, {}});
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+    EXPECT_THAT(Text(status), AllOf(HasSubstr("the ranks differ in call"), HasSubstr("rank 1 (t1)"),
+                                    HasSubstr("one more group")));
+    EXPECT_EQ(ranks.zero[rank]->RankOf(2), -1) << "nothing has been added";
+  });
+}
+
 TEST(ZeroOptionsTest, ZERO_17_StepsThatDifferGetAnErrorThatSaysSo) {
   const auto differ = [](const std::function<void(ZeroWorld&, int, ZeroStepOptions&)>& prepare) {
     std::vector<ReplicaParameter> parameters = Model({{4}, {4}, {4}, {4}});
@@ -265,16 +280,19 @@ TEST(ZeroOptionsTest, AGradientOfOneShardWithoutANormStopsTheStepOfAll) {
   ZeroStepOptions clipped;
   clipped.clip_norm = 0.5;
   const std::vector<Tensor> before = Must(ranks.replicas[0].Elements());
-  // A NaN in the shard of one rank: no rank steps, and the group goes on.
+  // A NaN on the rank that has the parameter: no rank steps, and the group goes on.
   ranks.OnAll([&](int rank) {
     std::vector<Tensor> gradients = Gradients(ranks.replicas[rank], 2);
-    gradients[3] = Must(Tensor::Full({64, 3}, DType::kF32, NAN));
+    if (rank == ranks.zero[rank]->RankOf(3))
+      gradients[3] = Must(Tensor::Full({64, 3}, DType::kF32, NAN));
     const Context context = WithGradients(ranks.replicas[rank], gradients);
     const absl::Status status = ranks.zero[rank]->Step(context, clipped);
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
   });
-  for (size_t i = 0; i < before.size(); ++i)
-    EXPECT_TRUE(SameBits(Must(ranks.replicas[1].Elements())[i], before[i]));
+  for (const Replica& replica : ranks.replicas) {
+    for (size_t i = 0; i < before.size(); ++i)
+      EXPECT_TRUE(SameBits(Must(replica.Elements())[i], before[i]));
+  }
   ranks.Step(3, clipped);
 }
 
@@ -288,7 +306,8 @@ TEST(ZeroOptionsTest, AnOverflowOnOneRankSkipsTheStepOnAll) {
   ranks.Step(
       [&](int rank) {
         std::vector<Tensor> gradients = Gradients(ranks.replicas[rank], 2);
-        gradients[0] = Must(Tensor::Full({7}, DType::kF32, INFINITY));
+        if (rank == ranks.zero[rank]->RankOf(0))
+          gradients[0] = Must(Tensor::Full({7}, DType::kF32, INFINITY));
         return gradients;
       },
       scaled);
@@ -296,8 +315,10 @@ TEST(ZeroOptionsTest, AnOverflowOnOneRankSkipsTheStepOnAll) {
     EXPECT_EQ(zero->LossScale(), 4);
     EXPECT_EQ(zero->steps(), 0u);
   }
-  for (size_t i = 0; i < before.size(); ++i)
-    EXPECT_TRUE(SameBits(Must(ranks.replicas[1].Elements())[i], before[i]));
+  for (const Replica& replica : ranks.replicas) {
+    for (size_t i = 0; i < before.size(); ++i)
+      EXPECT_TRUE(SameBits(Must(replica.Elements())[i], before[i]));
+  }
   scaled.loss_scale = 4;
   ranks.Step(3, scaled);
   EXPECT_EQ(ranks.zero[1]->steps(), 1u);

@@ -1,15 +1,20 @@
 // The state of sharded optimizers: gathered on a rank, loaded, and what is refused.
 
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "client/psd.h"
+#include "client/runtime_of.h"
 #include "client/zero/optimizer_snapshot.h"
 #include "client/zero/zero_redundancy_optimizer.h"
 #include "core/base/status.h"
+#include "core/carrier/carrier.h"
+#include "core/runtime/runtime.h"
 #include "core/store/parameter.h"
 #include "core/store/store.h"
 #include "gmock/gmock.h"
@@ -45,6 +50,31 @@ TEST(ZeroStateTest, ZERO_25_ZERO_30_AnyRankGetsThePlainOptimizersState) {
     }
     const OptimizerSnapshot expected = Must(TakeSnapshot(*plain.optimizer, *plain.replica));
     for (int to = 0; to < kRanks; ++to) ExpectSameState(ranks.Gathered(to), expected);
+  }
+}
+
+// The bytes that a worker has exchanged with others through shared memory.
+uint64_t TrafficOf(Worker& worker) {
+  const carrier::SharedTraffic traffic = RuntimeOf(worker).options().carrier->shared_traffic();
+  return traffic.copied_out + traffic.copied_in + traffic.lent + traffic.borrowed;
+}
+
+TEST(ZeroStateTest, ZERO_25_ZERO_30_TheStateIsGatheredAndNotBroadcast) {
+  constexpr uint64_t kState = 300 * 300 * 2 * sizeof(float);  // of the one large parameter
+  ZeroWorld ranks(kRanks, Model(Shapes()), Adam{});
+  ranks.Step(1);
+  const int from = ranks.zero[0]->RankOf(1);
+  for (const int distance : {1, 2}) {
+    const int to = (from + distance) % kRanks, other = kRanks - from - to;
+    SCOPED_TRACE(absl::StrCat("from ", from, " to ", to));
+    std::vector<uint64_t> moved;
+    for (const auto& worker : ranks.world.workers) moved.push_back(TrafficOf(*worker));
+    ranks.Gathered(to);
+    for (int rank = 0; rank < kRanks; ++rank)
+      moved[rank] = TrafficOf(*ranks.world.workers[rank]) - moved[rank];
+    EXPECT_GE(moved[from], kState);
+    EXPECT_GE(moved[to], kState);
+    EXPECT_LT(moved[other], 8192u) << "its own state of a few elements, and barriers";
   }
 }
 

@@ -5,9 +5,11 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "client/ddp/buffered_data_parallel.h"
 #include "client/psd.h"
 #include "client/zero/zero_redundancy_optimizer.h"
+#include "core/tensor/ops/cast.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/client/zero/zero_world.h"
@@ -71,6 +73,31 @@ TEST(ZeroStepTest, ZERO_06_ARankHasStateForItsShardOnly) {
   for (size_t i = 0; i < 9; ++i)
     for (const auto& zero : ranks.zero) EXPECT_EQ(zero->RankOf(i), ranks.zero[0]->RankOf(i));
   EXPECT_EQ(ranks.zero[0]->RankOf(9), -1);
+}
+
+// No parameter takes more than a rank's share.
+TEST(ZeroStepTest, ZERO_06_UnevenParametersLeaveNoRankMuchMoreThanItsShare) {
+  std::vector<Shape> uneven;
+  for (int64_t i = 0; i < 40; ++i) uneven.push_back({i * 37 % 101 + 1, 50 + i % 7});
+  PlainTrainer plain(Model(uneven), Adam{});
+  const OptimizerSnapshot unsharded = Must(TakeSnapshot(*plain.optimizer, *plain.replica));
+  size_t whole = 0;
+  for (const ParameterSnapshot& parameter : unsharded.groups[0].parameters)
+    for (const auto& [name, array] : parameter.state) whole += array.NumBytes();
+  for (const int count : {2, 4}) {
+    ZeroWorld ranks(count, Model(uneven), Adam{});
+    for (const auto& zero : ranks.zero) {
+      EXPECT_LE(static_cast<double>(zero->StateBytes()), 1.05 * static_cast<double>(whole) / count)
+          << "on rank " << zero->group().rank() << " of " << count;
+    }
+  }
+}
+
+TEST(ZeroStepTest, ZERO_18_SmallParametersOfARankTravelInOneBuffer) {
+  ZeroWorld ranks(kRanks, Model(std::vector<Shape>(12, Shape{50})), Adam{});
+  ranks.Step(1);
+  // The ranks agree on the groups; each of them sends one buffer; a barrier ends the step.
+  EXPECT_EQ(CountCalls(ranks), 1 + kRanks + 1);
 }
 
 TEST(ZeroStepTest, ZERO_08_OnlyTheGradientOfTheRankThatHasTheParameterCounts) {
@@ -144,7 +171,29 @@ TEST(ZeroStepTest, ZERO_15_ParametersOfSeveralDTypesAreSteppedTogether) {
   for (const Replica& replica : ranks.replicas) ExpectSameElements(replica, *plain.replica);
 }
 
-TEST(ZeroStepTest, ZERO_19_ARankWithoutParametersTakesPart) {
+TEST(ZeroStepTest, ZERO_15_HalfParametersAreSteppedBesideOthers) {
+  std::vector<ReplicaParameter> parameters = Model({{9}, {8}, {7}, {6}});
+  for (const size_t half : {1, 3}) {
+    ReplicaParameter& parameter = parameters[half];
+    parameter.elements = Must(ops::Cast(parameter.elements, DType::kBF16));
+  }
+  const auto gradients = [](const Replica& replica, int seed) {
+    std::vector<Tensor> all;
+    for (const ReplicatedParameter& parameter : replica.parameters())
+      all.push_back(Must(ops::Cast(Wavy(parameter.shape, seed), parameter.dtype)));
+    return all;
+  };
+  ZeroWorld ranks(2, parameters, Adam{});
+  PlainTrainer plain(parameters, Adam{});
+  for (int step = 0; step < 3; ++step) {
+    ranks.Step([&](int rank) { return gradients(ranks.replicas[rank], step); });
+    plain.Step(gradients(*plain.replica, step));
+    for (const Replica& replica : ranks.replicas)
+      ExpectSameElements(replica, *plain.replica, absl::StrCat("after step ", step));
+  }
+}
+
+TEST(ZeroStepTest, ZERO_19_ARankWithoutParametersTakesPartAndSendsNothing) {
   ZeroWorld ranks(kRanks, Model({{4}}), Adam{});
   PlainTrainer plain(Model({{4}}), Adam{});
   for (int step = 0; step < 2; ++step) {
@@ -153,6 +202,8 @@ TEST(ZeroStepTest, ZERO_19_ARankWithoutParametersTakesPart) {
   }
   for (const Replica& replica : ranks.replicas) ExpectSameElements(replica, *plain.replica);
   EXPECT_EQ(ranks.zero[2]->StateBytes(), 0u);
+  // The ranks agree on the groups. In each step one of them sends a buffer, and a barrier follows.
+  EXPECT_EQ(CountCalls(ranks), 1 + 2 * (1 + 1));
 }
 
 TEST(ZeroStepTest, ZERO_04_FrozenParametersCountOrDoNot) {
