@@ -237,11 +237,11 @@ absl::Status Worker::State::CheckRunning() const {
 }
 
 absl::StatusOr<std::unique_ptr<Worker>> Worker::Start(WorkerOptions options) {
-  return StartOver(nullptr, std::move(options));
+  return StartWithCarrier(nullptr, std::move(options));
 }
 
-absl::StatusOr<std::unique_ptr<Worker>> StartOver(std::shared_ptr<carrier::Carrier> carrier,
-                                                  WorkerOptions options) {
+absl::StatusOr<std::unique_ptr<Worker>> StartWithCarrier(std::shared_ptr<carrier::Carrier> carrier,
+                                                         WorkerOptions options) {
   PSD_RETURN_IF_ERROR(CheckOptions(options));
   auto state = std::make_shared<Worker::State>();
   worker::RuntimeOptions runtime = ToRuntimeOptions(options);

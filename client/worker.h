@@ -360,7 +360,7 @@ class Worker {
   friend class DistributedOptimizer;
   // For client/ and tests: runtime_of.h
   friend worker::Runtime& RuntimeOf(Worker& worker);
-  friend absl::StatusOr<std::unique_ptr<Worker>> StartOver(
+  friend absl::StatusOr<std::unique_ptr<Worker>> StartWithCarrier(
       std::shared_ptr<carrier::Carrier> carrier, WorkerOptions options);
   struct State;
   explicit Worker(std::shared_ptr<State> state);

@@ -48,7 +48,8 @@ using ComputeGradients = std::function<absl::StatusOr<std::optional<Context>>()>
 // ranks make as many iterations as the rank with the most inputs. All ranks must call it. Errors:
 // - INVALID_ARGUMENT for no joinables, a null one, or some of different groups.
 // - If `compute` returns an error: that error, and FAILED_PRECONDITION naming this rank on the
-//   others, in the same iteration. GetDetail(status)->worker is the first worker that failed.
+//   others, in the same iteration. There GetDetail(status)->worker is the failed worker of the
+//   lowest rank.
 // - With stop_early: FAILED_PRECONDITION naming the ranks that have run out, on all ranks.
 // - The error of a joinable, or of creating a context. The group has failed then, and the other
 //   ranks are told why.

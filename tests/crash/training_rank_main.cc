@@ -12,7 +12,8 @@
 //
 // With a STAGE it kills itself in step 3: before-average, after-average, or in one of the calls
 // average, step and consolidation. In a call it dies when it should send elements for the first
-// time (as in-average), or for the second time, when the first have left (as further-in-average).
+// time (as in-average), or for the second time, after the first were handed to the carrier (as
+// further-in-average).
 
 #include <signal.h>
 #include <unistd.h>
@@ -71,7 +72,7 @@ class Killer {
     if (step == kLastStep && stage_ == absl::StrCat("in-", call)) sends_left_ = 1;
     if (step == kLastStep && stage_ == absl::StrCat("further-in-", call)) sends_left_ = 2;
     absl::Status status = run();
-    sends_left_ = 0;  // a test that waits for the death in this call gets none
+    sends_left_ = 0;  // a rank that has not died in the call lives on, and the test fails
     return status;
   }
   // To be called before a message is sent.
@@ -138,7 +139,7 @@ absl::Status Train(const std::shared_ptr<Group>& group, const Replica& replica, 
     PSD_RETURN_IF_ERROR(
         killer.In("average", step, [&] { return averaging->AllReduceGradients(context); }));
     killer.At("after-average", step);
-    // After this no rank waits for a part of the means from another.
+    // Elements that are sent from here on belong to the step.
     PSD_RETURN_IF_ERROR(group->Barrier());
     PSD_RETURN_IF_ERROR(killer.In("step", step, [&] { return zero->Step(context); }));
     PSD_ASSIGN_OR_RETURN(const std::string digest, DigestOf(replica));
@@ -155,7 +156,7 @@ absl::Status Run(const std::string& name, const std::string& owner, const std::s
   options.session.lease = absl::Hours(1);  // a rank that is stopped comes back within it
   Killer killer(stage);
   PSD_ASSIGN_OR_RETURN(auto carrier, MortalCarrier(killer, options.logger));
-  PSD_ASSIGN_OR_RETURN(auto worker, StartOver(std::move(carrier), std::move(options)));
+  PSD_ASSIGN_OR_RETURN(auto worker, StartWithCarrier(std::move(carrier), std::move(options)));
   PSD_ASSIGN_OR_RETURN(Replica replica, CreateReplica(*worker));
   GroupOptions join;
   join.members = absl::StrSplit(members, ',');

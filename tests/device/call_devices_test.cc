@@ -192,7 +192,7 @@ TEST_P(CallDevicesTest, RPC_64_RowsAreWhereTheCallerWantsThemAndTheirGradientsGo
     for (const std::string device : {"cpu", "emu:0"}) {
       rows.device = device;
       tables.push_back(
-          Must(trainer_->GetOrCreate(owner, "on " + device, Uniform({64, 2}, -1, 1, 7), rows)));
+          Must(trainer_->GetOrCreate(owner, "on/" + device, Uniform({64, 2}, -1, 1, 7), rows)));
     }
   }
   auto optimizer = Must(DistributedOptimizer::Create(*trainer_, Adagrad{0.1}, tables));

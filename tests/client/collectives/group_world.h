@@ -55,7 +55,7 @@ class GroupWorld {
     StartRegistrar("127.0.0.1:0");
     for (int i = 0; i < trainers; ++i) Add();
   }
-  // Over a simulated network that a thread drives, and that the caller keeps for longer than this.
+  // Over a simulated network that a thread drives, and that is shared with the carriers.
   // The names of the workers there are their own; that of the registrar is owner0.
   GroupWorld(int trainers, std::shared_ptr<carrier::FaultyNetwork> network,
              const rpc::SessionOptions& session)
@@ -90,7 +90,7 @@ class GroupWorld {
     const std::string name = absl::StrCat("t", workers.size());
     workers.push_back(network_ == nullptr
                           ? Must(Worker::Start(Options(name)))
-                          : Must(StartOver(network_->NewCarrier(name), Options(name))));
+                          : Must(StartWithCarrier(network_->NewCarrier(name), Options(name))));
     return *workers.back();
   }
   std::vector<std::string> Names() const {

@@ -70,7 +70,6 @@ rpc::SessionOptions Restless() {
   rpc::SessionOptions session;
   session.reconnect_min = absl::Milliseconds(1);
   session.reconnect_max = absl::Milliseconds(10);
-  session.silence = absl::Milliseconds(300);
   return session;
 }
 
