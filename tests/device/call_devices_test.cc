@@ -186,7 +186,7 @@ TEST_P(CallDevicesTest, RPC_64_GradientsGoBackFromTheCallersDevice) {
 // Few ids are sent as they are; of many, each is sent once.
 TEST_P(CallDevicesTest, RPC_64_RowsAreWhereTheCallerWantsThemAndTheirGradientsGoBack) {
   CreateOptions rows;
-  rows.rows = true;
+  rows.rows = rows.requires_grad = true;
   std::vector<RRef> tables;
   for (const std::string owner : {"owner", "trainer"}) {
     for (const std::string device : {"cpu", "emu:0"}) {
