@@ -125,8 +125,8 @@ struct CallOptions {
   // Where this worker wants the tensors that the call gives: the name of one of its own devices
   // (WorkerOptions::devices), whatever device their owner has them on. Values of this worker that
   // are there already are not copied. Sparse tensors are always on the host, and so are the
-  // gradients of rows that were looked up. A call fails before anything is sent with
-  // INVALID_ARGUMENT, naming the devices, if this worker has no such device; and with
+  // gradients of rows that were looked up. A call fails with INVALID_ARGUMENT,
+  // naming the devices, before anything is sent if this worker has no such device. It fails with
   // RESOURCE_EXHAUSTED, naming need, budget and use, if the device has no room for its results.
   std::string device = "cpu";
 };

@@ -346,7 +346,7 @@ def results_table(results):
     for row in results:
         spread = row["spread"] if row["spread"] is None else 100 * row["spread"]
         efficiency, aim = row["efficiency"], aim_of(row["case"])
-        below = aim is not None and (efficiency is None or efficiency < aim)
+        below = None not in (aim, efficiency) and efficiency < aim
         lines.append("| `%s` | %s | %s | %s | %s | %s | %s |" % (
             row["case"], number(row["value"]), row["unit"], number(row["floor"]),
             number(efficiency), number(aim, ", **below**" if below else ""), number(spread, " %")))

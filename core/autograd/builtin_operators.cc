@@ -220,20 +220,23 @@ OperatorSpec ReduceRow(std::string name, Variable (*all)(const Variable&),
              });
 }
 
-// An operator without inputs that creates a tensor of the shape in the attribute "shape", in memory
-// of the device of the CreationScope.
+// An operator without inputs that creates a tensor of the shape in the attribute "shape". Floating
+// tensors are in memory of the device of the CreationScope, and others, such as ids and labels, on
+// the host.
 OperatorSpec CreationRow(
     std::string name, std::vector<AttributeSpec> attributes,
     std::function<absl::StatusOr<Tensor>(const Shape&, const Attributes&, Allocator*)> create) {
   attributes.push_back(ShapeAttribute());
   attributes.push_back({"dtype", AttributeType::kInt, false});
-  return Row(
-      std::move(name), 0, std::move(attributes), GivenShape,
-      [create](Inputs, const Attributes& attributes) {
-        ShapeOr shape = GivenShape({}, attributes);
-        if (!shape.ok()) return Variable::Invalid(shape.status());
-        return ToVariable(create(*shape, attributes, MemoryOf(CreationScope::CurrentDevice())));
-      });
+  return Row(std::move(name), 0, std::move(attributes), GivenShape,
+             [create](Inputs, const Attributes& attributes) {
+               ShapeOr shape = GivenShape({}, attributes);
+               if (!shape.ok()) return Variable::Invalid(shape.status());
+               Device* const device = IsFloating(DTypeAttribute(attributes))
+                                          ? CreationScope::CurrentDevice()
+                                          : nullptr;
+               return ToVariable(create(*shape, attributes, MemoryOf(device)));
+             });
 }
 
 // ---- The table ---------------------------------------------------------------------------------

@@ -6,8 +6,8 @@
 
 namespace psd {
 
-// While one exists, operators of its thread that have no inputs make their tensors on `device`,
-// null for the host. The device must outlive it. Scopes nest.
+// While one exists, operators of its thread that have no inputs make their floating tensors on
+// `device`, null for the host. The device must outlive it. Scopes nest.
 class CreationScope {
  public:
   explicit CreationScope(Device* device);

@@ -31,10 +31,9 @@ class AccumulateSparseGrad : public Node {
                         "give a sink");
     }
     // Sparse tensors are on the host, wherever the rows are.
-    PSD_ASSIGN_OR_RETURN(const Tensor ids, CopyTo(nullptr, ids_));
     PSD_ASSIGN_OR_RETURN(const Tensor g, CopyTo(nullptr, gradients[0]));
-    const int64_t count = ids.NumElements();
-    PSD_ASSIGN_OR_RETURN(Tensor indices, ops::Reshape(ids, {1, count}));
+    const int64_t count = ids_.NumElements();
+    PSD_ASSIGN_OR_RETURN(Tensor indices, ops::Reshape(ids_, {1, count}));
     PSD_ASSIGN_OR_RETURN(Tensor values, ops::Reshape(g, {count, leaf_.shape[1]}));
     PSD_ASSIGN_OR_RETURN(SparseTensor sparse, SparseTensor::Create(leaf_.shape, indices, values));
     return pass.sink->AccumulateSparse(leaf_, std::move(sparse));

@@ -11,7 +11,8 @@ namespace psd {
 // Returns a variable with the elements `rows`, [the extents of ids, width], which are the rows
 // `ids` of the leaf, [n, width]. Its gradient goes to the pass's sink as a sparse tensor with one
 // entry for each id, including repeated ids. So neither the ids nor a dense gradient need to travel
-// back. Requires: `ids` are i64 and in range.
+// back. Requires: `ids` are i64, in range and on the host. The rows and their gradients may be on a
+// device.
 Variable SparseLeaf(const LeafInfo& leaf, Tensor ids, Tensor rows);
 
 // Returns the leaf to which `node` gives gradients of rows, or null if SparseLeaf did not make it.

@@ -25,7 +25,7 @@ using ::testing::FloatNear;
 using ::testing::Ne;
 using ::testing::Pointwise;
 
-// Options that use all of a kernel's branches.
+// With many of their options.
 std::vector<OptimizerSpec> Specs() {
   return {
       Sgd{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true},

@@ -169,6 +169,21 @@ TEST_P(DeviceWorkerTest, WhatAProgramCreatesIsWhereItsArgumentsAre) {
             Elements(here[0].As<Variable>()->tensor()));
 }
 
+// Those of the caller are there too.
+TEST_P(DeviceWorkerTest, IdsThatAProgramCreatesAreOnTheHost) {
+  ProgramBuilder builder;
+  const auto table = builder.Input(), ids = builder.Input();
+  const auto one = builder.Call("full", {},
+                                {{"shape", std::vector<int64_t>{2}},
+                                 {"value", 1.0},
+                                 {"dtype", static_cast<int64_t>(DType::kI64)}});
+  const Function program =
+      Must(builder.Build({builder.Call("embedding", {table, builder.Call("add", {ids, one})})}));
+  const Tensor asked = Tensor::Of<int64_t>({2}, {0, 1});
+  const Values rows = Must(trainer_->RpcSync("owner", program, {There("w", {4, 2}), asked}));
+  EXPECT_THAT(Elements(rows[0].As<Variable>()->tensor()), ElementsAre(2, 2, 2, 2));
+}
+
 TEST_P(DeviceWorkerTest, RowsThereEqualRowsOfTheCpu) {
   CreateOptions there = On("emu:0"), here = On("cpu");
   there.rows = here.rows = true;

@@ -2,6 +2,7 @@
 // those of equal parameters on the CPU. The tests run with several seeds, which decide in which
 // order the device works.
 
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -115,12 +116,17 @@ TEST_P(SparseGradientsTest, OptimizersThatTakeDenseGradientsOnlyRefuseThemAsOnTh
 // Rows that had no gradient yet would be divided by zero.
 TEST_P(SparseGradientsTest, AdagradWithoutEpsRefusesThemOnTheDevice) {
   const RRef w = Make("w", "emu:0");
-  auto adagrad =
-      Must(DistributedOptimizer::Create(*trainer_, OptimizerSpec{"adagrad", {{"eps", 0}}}, {w}));
-  const absl::Status refused = Step(*adagrad, w, {1, 3});
-  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << refused;
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("eps"));
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("emu:0"));
+  auto adagrad = Must(DistributedOptimizer::Create(*trainer_, Adagrad{0.1}, {w}));
+  for (const double eps : {0.0, 1e-46}) {
+    ASSERT_TRUE(adagrad->SetOptions(0, {{"eps", eps}}).ok());
+    const absl::Status refused = Step(*adagrad, w, {1, 3});
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << refused;
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("eps"));
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("emu:0"));
+  }
+  ASSERT_TRUE(adagrad->SetOptions(0, {{"eps", 1e-10}}).ok());
+  EXPECT_TRUE(Step(*adagrad, w, {1, 3}).ok());
+  for (const float element : Read(*trainer_, w)) EXPECT_TRUE(std::isfinite(element));
 }
 
 TEST_P(SparseGradientsTest, WeightDecayRefusesThemAsOnTheCpu) {

@@ -4,6 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/autograd/read_version.h"
+#include "core/base/device.h"
+#include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/optim/functional/row_optimizer.h"
 #include "core/optim/parameters/stepped_parameter.h"
@@ -61,6 +63,25 @@ std::vector<GlobalId> ClaimedIds(const StepBatch& batch, GlobalId claim_id) {
   return ids;
 }
 
+namespace {
+
+// Checks a sparse gradient. That of a dense parameter on a device was made dense.
+absl::Status CheckSparse(const SteppedParameter& parameter, const ParameterGradient& gradient,
+                         const FunctionalOptimizer& function) {
+  const std::string label = parameter.entry()->Label();
+  PSD_RETURN_IF_ERROR(Annotate(function.rows()->CheckOptions(), label));
+  const bool made_dense = parameter.device() != nullptr && gradient.rows == nullptr;
+  if (!made_dense || function.rows()->KeepsRowsOfZeroGradient()) return absl::OkStatus();
+  return WithRemedy(absl::InvalidArgumentError(absl::StrCat(
+                        label, ": ", function.spec().type,
+                        " with eps = 0 takes no sparse gradient for a parameter ", "on ",
+                        parameter.device()->name(),
+                        ", where it would divide by zero in rows that had no ", "gradient yet")),
+                    "give a larger eps");
+}
+
+}  // namespace
+
 absl::Status CheckStep(const StepPlan& plan, const ParameterTable& table, const UpdateMode& mode,
                        absl::Span<const FunctionPtr> functions) {
   const bool bounded = mode.kind == UpdateMode::Kind::kBoundedStaleness;
@@ -68,8 +89,7 @@ absl::Status CheckStep(const StepPlan& plan, const ParameterTable& table, const 
     const SteppedParameter& parameter = table[plan.indices[i]];
     if (bounded) PSD_RETURN_IF_ERROR(CheckVersion(parameter, mode, plan.gradients[i].version));
     if (!plan.gradients[i].from_sparse) continue;
-    PSD_RETURN_IF_ERROR(
-        Annotate(functions[parameter.group()]->rows()->CheckOptions(), parameter.entry()->Label()));
+    PSD_RETURN_IF_ERROR(CheckSparse(parameter, plan.gradients[i], *functions[parameter.group()]));
   }
   return absl::OkStatus();
 }

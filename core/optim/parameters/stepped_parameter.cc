@@ -40,16 +40,9 @@ absl::Status Initialise(const StateSlot& slot, Block& block) {
   return absl::OkStatus();
 }
 
-// Checks that this optimizer takes sparse gradients for dense parameters on `device`.
-absl::Status CheckSparse(const FunctionalOptimizer& function, const Device* device) {
-  if (function.rows() != nullptr) {
-    if (device == nullptr || function.rows()->KeepsRowsOfZeroGradient()) return absl::OkStatus();
-    return WithRemedy(
-        absl::InvalidArgumentError(absl::StrCat(
-            function.spec().type, " with eps = 0 takes no sparse gradient for a parameter on ",
-            device->name(), ": it would divide by zero in rows that had no gradient yet")),
-        "give a larger eps or initial_accumulator_value");
-  }
+// Checks that this type of optimizer takes sparse gradients for dense parameters.
+absl::Status CheckSparse(const FunctionalOptimizer& function) {
+  if (function.rows() != nullptr) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(function.spec().type, " takes dense gradients only, and rows were looked up: ",
                    "fetch the parameter whole, or step it with sgd or adagrad"));
@@ -79,7 +72,7 @@ class DenseParameter : public SteppedParameter {
         parameter_(parameter),
         shape_(parameter_.shape()),
         elements_(shape_.NumElements()),
-        sparse_status_(CheckSparse(function, parameter_.device())),
+        sparse_status_(CheckSparse(function)),
         sparse_becomes_dense_(
             function.rows() != nullptr &&
             (parameter_.device() != nullptr || function.rows()->MovesWithoutGradient())) {}

@@ -25,8 +25,9 @@ class RowAdagrad : public RowOptimizer {
     return {{{"sum", dtype, initial_}, state_ == AdagradState::kPerRow}};
   }
   absl::Status CheckOptions() const override { return status_; }
-  // Otherwise a row that never had a gradient would be divided by zero.
-  bool KeepsRowsOfZeroGradient() const override { return options_.eps != 0 || initial_ != 0; }
+  // Without eps a row that never had another gradient is divided by zero. Kernels may round eps to
+  // f32.
+  bool KeepsRowsOfZeroGradient() const override { return static_cast<float>(options_.eps) != 0; }
   absl::Status CheckDevice(const Device& device) const override {
     return CheckRowKernels(kernel(), device);
   }

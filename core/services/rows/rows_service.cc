@@ -14,6 +14,7 @@
 #include "core/rref/authorize.h"
 #include "core/store/rows.h"
 #include "core/store/value.h"
+#include "core/tensor/copy_to.h"
 #include "core/tensor/ops/gather.h"
 #include "proto/psd/v1/worker.pb.h"
 
@@ -85,7 +86,8 @@ absl::StatusOr<Value> ReadTable(const TableRead& read, bool record, int64_t limi
                                                       : ops::GatherRows(table.dense, read.ids);
   if (!rows.ok()) return rows.status();
   if (!record || !table.requires_grad) return Value(*std::move(rows));
-  return Value(SparseLeaf(table.leaf, read.ids, *std::move(rows)));
+  PSD_ASSIGN_OR_RETURN(Tensor ids, CopyTo(nullptr, read.ids));
+  return Value(SparseLeaf(table.leaf, std::move(ids), *std::move(rows)));
 }
 
 absl::StatusOr<store::Values> ReadTables(const std::vector<TableRead>& reads, bool record,

@@ -129,8 +129,15 @@ TEST_F(GpuGroupSuite, WhatIsMovedArrivesBitForBit) {
   ExpectNoHost();
 }
 
-// So do the parameters that a rank has stepped for all others, and the state that it gathers.
+// As the parameters that each rank has stepped for all others.
 TEST_F(GpuGroupSuite, ParcelsArriveWithoutTheHost) {
+  ExpectSums();  // the GPUs are connected
+  const auto traffic = [this] {
+    const carrier::SharedTraffic shared =
+        RuntimeOf(*world_->workers[0]).options().carrier->shared_traffic();
+    return shared.copied_out + shared.copied_in + shared.lent + shared.borrowed;
+  };
+  const uint64_t before = traffic();
   OnAll([&](int rank, Group& group) {
     const std::vector<Tensor> here = {Numbers(rank, kLarge), Numbers(rank, 10), Numbers(rank, 3),
                                       Numbers(rank, 2 * kLarge)};
@@ -152,6 +159,7 @@ TEST_F(GpuGroupSuite, ParcelsArriveWithoutTheHost) {
     }
     return absl::OkStatus();
   });
+  EXPECT_LT(traffic() - before, kLarge * sizeof(float)) << "a large tensor went through the host";
   ExpectNoHost();
 }
 
