@@ -91,7 +91,7 @@ absl::Status RawSession::Call(bool mutation, rpc::Header call, absl::string_view
     call.call_id = ++calls_;
     call.sequence = mutation ? ++mutations_ : 0;
   }
-  // Of a field that both have, a parser takes the later one.
+  // If both parts set a field, the receiver keeps the value of the second part.
   return link_->Send({absl::StrCat(fields, rpc::EncodeHeader(call)), {}});
 }
 
