@@ -61,10 +61,12 @@ std::vector<std::string> GroupMembers::Names() const {
   return names;
 }
 
-CollectiveGroup::CollectiveGroup(Uses uses, GroupMembers members, const PlanLimits& limits)
+CollectiveGroup::CollectiveGroup(Uses uses, GroupMembers members, const PlanLimits& limits,
+                                 std::weak_ptr<FailedGroups> failed)
     : uses_(std::move(uses)),
       members_(std::move(members)),
       limits_(limits),
+      failed_(std::move(failed)),
       ledger_(members_.name, members_.Names(), members_.rank, limits),
       transfers_(members_.name, members_.Names(), members_.rank),
       watched_in_(members_.workers.size()),

@@ -31,6 +31,7 @@
 #include "core/rref/gate.h"
 #include "core/services/collectives/call_data.h"
 #include "core/services/collectives/collective_call.h"
+#include "core/services/collectives/failed_groups.h"
 #include "core/services/collectives/group_ledger.h"
 #include "core/services/collectives/transfer_ledger.h"
 #include "core/tensor/tensor.h"
@@ -63,8 +64,9 @@ class CollectiveGroup : public std::enable_shared_from_this<CollectiveGroup> {
   };
   using Tensors = std::vector<Tensor>;
 
-  // Requires: at least two members.
-  CollectiveGroup(Uses uses, GroupMembers members, const PlanLimits& limits = {});
+  // If the group fails, it is kept in `failed`. Requires: at least two members.
+  CollectiveGroup(Uses uses, GroupMembers members, const PlanLimits& limits = {},
+                  std::weak_ptr<FailedGroups> failed = {});
 
   const GroupMembers& members() const { return members_; }
   // OK as long as the group has not failed and was not left.
@@ -254,6 +256,7 @@ class CollectiveGroup : public std::enable_shared_from_this<CollectiveGroup> {
   const Uses uses_;
   const GroupMembers members_;
   const PlanLimits limits_;
+  const std::weak_ptr<FailedGroups> failed_;
   std::atomic<bool> shares_memory_{false};
   const std::shared_ptr<rref::Gate> gate_ = std::make_shared<rref::Gate>();
   mutable Mutex mutex_;  // leaf

@@ -165,6 +165,31 @@ TEST_F(CollectiveServiceTest, AnotherGenerationIsFenced) {
   EXPECT_TRUE(absl::IsFailedPrecondition(Send(b_, kEnterCall, Enter(0, AllReduce(1)), "0123")));
 }
 
+// A rank that asks late must name the rank at fault, and not the one that let its group go first.
+TEST_F(CollectiveServiceTest, AGroupThatHasFailedSaysWhyAfterItsUserHasLetItGo) {
+  group_->GiveUp(absl::InternalError("its disk burns"));
+  group_.reset();
+  EXPECT_TRUE(Send(b_, kEnterCall, Enter(0, AllReduce(1)), "0123").ok());
+  other_->Watch();
+  const absl::Status failed = StartSmall(*other_, 0).Wait().status();
+  EXPECT_THAT(std::string(failed.message()), HasSubstr("rank 0 (a) cannot go on: its disk burns"));
+}
+
+TEST_F(CollectiveServiceTest, OnlySoManyFailedGroupsAreKept) {
+  const std::weak_ptr<CollectiveGroup> first = group_;
+  group_->GiveUp(absl::InternalError("the first"));
+  GroupMembers members = group_->members();
+  group_.reset();
+  for (size_t made = 1; made < FailedGroups::kMostGroups; ++made) {
+    ++members.generation;
+    Must(a_.runtime().collectives().Make(members))->GiveUp(absl::InternalError("another"));
+  }
+  EXPECT_FALSE(first.expired());
+  ++members.generation;
+  Must(a_.runtime().collectives().Make(members))->GiveUp(absl::InternalError("the last"));
+  EXPECT_TRUE(first.expired());
+}
+
 TEST_F(CollectiveServiceTest, StrangersAreRefused) {
   EXPECT_TRUE(absl::IsPermissionDenied(Send(c_, kEnterCall, Enter(0, AllReduce(1)), "0123")));
   EXPECT_TRUE(absl::IsPermissionDenied(Send(c_, kSendPiece, Piece(0, 0, 0), "0123")));
