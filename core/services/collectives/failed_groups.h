@@ -29,7 +29,7 @@ class FailedGroups {
   }
 
  private:
-  Mutex mutex_;  // leaf
+  Mutex mutex_;                                                                 // leaf
   std::deque<std::shared_ptr<CollectiveGroup>> groups_ PSD_GUARDED_BY(mutex_);  // with its user
 };
 
