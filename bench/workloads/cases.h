@@ -18,7 +18,7 @@ std::vector<Case> RowsCases();       // rows_lookup, rows_update, embedding
 std::vector<Case> GraphCases();      // autograd_1000, program_20
 std::vector<Case> ReferenceCases();  // rrefs_1M, rrefs_1M_release
 std::vector<Case> MixedCases();      // calls_mixed
-std::vector<Case> TrainerCases();    // trainers_1, trainers_2, trainers_4
+std::vector<Case> TrainerCases();    // trainers_1, _2, _4, trainers_idle
 std::vector<Case> GroupCases();      // allreduce_<size>_<ranks>, ddp_…_<ranks>, zero_step_<ranks>
 std::vector<Case> MemoryCases();     // memory, memory_dropped
 std::vector<Case> SavingCases();     // save, save_steps

@@ -1,9 +1,13 @@
-// trainers_<n>: n trainers on one owner, each taking the small train step in its own process;
-// measures the CPU time of all processes per step. Floor: one trainer works, the others are idle.
+// Trainers on one owner, each taking the small train step in its own process, by the CPU time of
+// all processes.
+//   trainers_<n>: n trainers, per step. Floor: one trainer works, the others are idle.
+//   trainers_idle: one trainer, per second in which it does nothing after its steps.
 
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "bench/job.h"
 #include "bench/workloads/cases.h"
 
@@ -12,6 +16,9 @@ namespace {
 
 constexpr int kSteps = 120;  // of all trainers together, in a block
 constexpr absl::Duration kTimeout = absl::Seconds(60);
+// Both processes have stopped looking for messages after the first of these.
+constexpr absl::Duration kSettling = absl::Seconds(1);
+constexpr absl::Duration kIdle = absl::Seconds(4);
 
 class Trainers : public Workload {
  public:
@@ -39,13 +46,7 @@ class Trainers : public Workload {
     return cpu_seconds;
   }
 
- private:
-  static absl::Status Expect(Process& trainer, absl::string_view wanted) {
-    PSD_ASSIGN_OR_RETURN(const std::string line, trainer.ReadLine(kTimeout));
-    if (line == wanted) return absl::OkStatus();
-    return absl::InternalError(absl::StrCat("a trainer said: ", line));
-  }
-
+ protected:
   absl::StatusOr<double> CpuSeconds() const {
     PSD_ASSIGN_OR_RETURN(double sum, job_->owner().CpuSeconds());
     for (const auto& trainer : trainers_) {
@@ -69,9 +70,32 @@ class Trainers : public Workload {
     return (after - before) / (each * active);
   }
 
+ private:
+  static absl::Status Expect(Process& trainer, absl::string_view wanted) {
+    PSD_ASSIGN_OR_RETURN(const std::string line, trainer.ReadLine(kTimeout));
+    if (line == wanted) return absl::OkStatus();
+    return absl::InternalError(absl::StrCat("a trainer said: ", line));
+  }
+
   const int count_;
   std::unique_ptr<Job> job_;
   std::vector<std::unique_ptr<Process>> trainers_;
+};
+
+class IdleTrainer : public Trainers {
+ public:
+  IdleTrainer() : Trainers(1) {}
+
+  absl::StatusOr<std::vector<double>> RunPsd() override {
+    PSD_RETURN_IF_ERROR(RunSteps(1).status());
+    absl::SleepFor(kSettling);
+    PSD_ASSIGN_OR_RETURN(const double before, CpuSeconds());
+    absl::SleepFor(kIdle);
+    PSD_ASSIGN_OR_RETURN(const double after, CpuSeconds());
+    return std::vector<double>{(after - before) / absl::ToDoubleSeconds(kIdle)};
+  }
+
+  absl::StatusOr<std::optional<double>> RunFloor() override { return std::nullopt; }
 };
 
 }  // namespace
@@ -86,6 +110,12 @@ std::vector<Case> TrainerCases() {
     one.make = [trainers] { return std::make_unique<Trainers>(trainers); };
     cases.push_back(std::move(one));
   }
+  Case idle;
+  idle.name = "trainers_idle";
+  idle.unit = {"% of a core", 1e2};
+  idle.has_peer = false;
+  idle.make = [] { return std::make_unique<IdleTrainer>(); };
+  cases.push_back(std::move(idle));
   return cases;
 }
 
