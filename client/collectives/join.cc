@@ -314,6 +314,8 @@ absl::StatusOr<std::shared_ptr<Group>> Group::JoinPresent(Worker& worker, const 
     const absl::StatusOr<Common> common =
         joining.MeetAgain(state->members, state->rank, told[0].nonce, connected);
     if (!common.ok()) {
+      // Others may have joined.
+      state->part->GiveUp(common.status());
       state->part->Leave(absl::ZeroDuration());
       return common.status();
     }

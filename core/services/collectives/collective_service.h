@@ -37,7 +37,8 @@ class CollectiveService {
 
   // Makes this worker's part in a group. The messages of the other ranks are served from now on, so
   // all ranks must have made theirs before one of them watches or starts a call. They are refused
-  // once the group is destroyed, unless it has failed: then the others are still told why.
+  // once the group is destroyed, unless it is one of the last that have failed (FailedGroups): then
+  // the others are still told why.
   // Errors: FAILED_PRECONDITION after Close. Requires: at least two members.
   absl::StatusOr<std::shared_ptr<CollectiveGroup>> Make(GroupMembers members) PSD_EXCLUDES(mutex_);
   // Closes all groups, before the parts of the worker that they use stop. Before that it waits at

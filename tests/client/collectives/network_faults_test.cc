@@ -1,6 +1,7 @@
 // Ranks on a simulated network that die at any message of joining, or of which nothing is heard for
 // a while.
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <string>
@@ -54,7 +55,8 @@ std::shared_ptr<carrier::FaultyNetwork> StartNetwork() {
 rpc::SessionOptions Sessions(absl::Duration lease) {
   rpc::SessionOptions session;
   session.lease = lease;
-  session.retry_window = lease;
+  // Longer than a busy machine lets a rank wait, so that only a death ends a session.
+  session.retry_window = std::max<absl::Duration>(lease, absl::Seconds(30));
   session.reconnect_min = absl::Milliseconds(1);
   session.reconnect_max = absl::Milliseconds(20);
   session.silence = absl::Milliseconds(500);

@@ -2,6 +2,7 @@
 // the protocol.
 
 #include "core/services/collectives/collective_service.h"
+#include "core/services/collectives/failed_groups.h"
 
 #include <cstddef>
 #include <memory>
