@@ -12,10 +12,10 @@
 namespace psd {
 namespace {
 
-std::string SoftLimit(__rlimit_resource resource) {
+std::string SoftLimit(__rlimit_resource resource, absl::string_view unit = "") {
   rlimit limit = {};
   if (getrlimit(resource, &limit) != 0) return "unknown";
-  return limit.rlim_cur == RLIM_INFINITY ? "none" : absl::StrCat(limit.rlim_cur);
+  return limit.rlim_cur == RLIM_INFINITY ? "none" : absl::StrCat(limit.rlim_cur, unit);
 }
 
 struct Cause {
@@ -39,8 +39,9 @@ Cause CauseOf(int error) {
     case ENOSPC:
     case ENOMEM:
     case EDQUOT:
-      return {absl::StrCat("address space of this process: ", SoftLimit(RLIMIT_AS),
-                           " bytes (RLIMIT_AS); memory of its control group (memory.max); mappings "
+    case ENOBUFS:
+      return {absl::StrCat("address space of this process: ", SoftLimit(RLIMIT_AS, " bytes"),
+                           " (RLIMIT_AS); memory of its control group (memory.max); mappings "
                            "(vm.max_map_count); watched sockets (fs.epoll.max_user_watches)"),
               "raise the one that is reached"};
     case EPERM:

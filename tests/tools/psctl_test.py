@@ -1,9 +1,11 @@
 """psctl against a real owner."""
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 sys.path.insert(0, "tests/server")
@@ -21,6 +23,25 @@ def psctl(*arguments, address=None):
     done = subprocess.run([PSCTL, *arguments], stdin=subprocess.DEVNULL, capture_output=True,
                           text=True, timeout=60, check=False, env=environment)
     return done.returncode, done.stdout, done.stderr
+
+
+def session(psd, peer):
+    """Waits until `psd` is connected to `peer`. Returns (carrier, why not shared memory), as psctl
+    shows them."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        code, output, errors = psctl("status", "--address", psd.address)
+        assert code == 0, errors
+        lines = output.splitlines()
+        rows = [line for line in lines if line.split()[:1] == [peer]]
+        if not rows:
+            continue
+        head = next(line for line in lines if line.split()[:2] == ["WORKER", "INCARNATION"])
+        cells = {name: rows[0][head.index(name):] for name in ("CARRIER", "WHY NOT SHARED MEMORY")}
+        carrier, why = (re.split("  +", cell)[0].strip() for cell in cells.values())
+        if carrier != "none":
+            return carrier, why
+    raise AssertionError("no session with %s:\n%s" % (peer, output))
 
 
 class PsctlTest(unittest.TestCase):
@@ -43,6 +64,20 @@ class PsctlTest(unittest.TestCase):
         self.assertEqual(code, 0)
         self.assertEqual((status["name"], status["registrar"]), ("owner0", "owner0"))
         self.assertEqual(status["memory"]["budget_bytes"], str(1 << 30))
+
+    def test_status_says_which_carrier_a_session_uses(self):
+        registrar = "owner0=" + self.psd.address
+        with Psd("--registrar", registrar, name="near") as near:
+            self.assertEqual(session(near, "owner0"), ("shm", "-"))
+            self.assertEqual(session(self.psd, "near"), ("shm", "-"))
+
+    def test_status_says_why_a_session_does_not_use_shared_memory(self):
+        registrar = "owner0=" + self.psd.address
+        with Psd("--registrar", registrar, "--shared_memory=false", name="off") as off:
+            self.assertEqual(session(off, "owner0"),
+                             ("grpc", "shared memory is off at this worker"))
+            self.assertEqual(session(self.psd, "off"),
+                             ("grpc", "the peer dialled over the network"))
 
     def test_list_and_drop(self):
         self.assertEqual(psctl("list", address=self.psd.address), (0, "", ""))

@@ -3,10 +3,13 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <deque>
 #include <functional>
 #include <initializer_list>
@@ -27,6 +30,7 @@
 #include "core/carrier/shm/host_factory.h"
 #include "core/carrier/shm/ring_quota.h"
 #include "core/carrier/shm/unix_socket.h"
+#include "tests/core/base/refused_calls.h"
 #include "tests/core/carrier/recorder.h"
 #include "tests/core/carrier/shm_listening_test.h"
 #include "tests/core/carrier/shm_raw_peer.h"
@@ -114,6 +118,16 @@ TEST_F(ShmLimitsDeathTest, AProcessThatMayHaveNoLargeFilesUsesTheNetwork) {
                 return std::vector<UniqueFd>();
               }),
               testing::ExitedWithCode(0), "1000000 .RLIMIT_FSIZE.*ulimit -f");
+}
+
+TEST_F(ShmLimitsDeathTest, AContainerWhoseProfileAllowsNoSharedMemoryUsesTheNetwork) {
+  EXPECT_EXIT(DialUnder([] {
+                const unsigned int flags =
+                    MFD_CLOEXEC | MFD_ALLOW_SEALING | 8 /* MFD_NOEXEC_SEAL */;
+                PSD_CHECK(Refuse({SYS_memfd_create, 1, flags, EPERM}), "calls can be refused");
+                return std::vector<UniqueFd>();
+              }),
+              testing::ExitedWithCode(0), "memfd_create.*seccomp profile.*allow memfd_create");
 }
 
 #ifndef __SANITIZE_ADDRESS__  // UBSan comes with it and examines objects through a pipe
