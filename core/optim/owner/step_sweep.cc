@@ -38,7 +38,7 @@ StepSweep::StepSweep(absl::Span<const FunctionPtr> functions, const StepTerms& t
   call_.batch.gradient_scale = terms.gradient_scale;
   call_.batch.gradient_limit = terms.gradient_limit;
   for (const FunctionPtr& function : functions) {
-    groups_.push_back({function.get()});
+    groups_.emplace_back().function = function.get();
     groups_.back().arrays.reserve(parameters / functions.size());
   }
 }
@@ -97,7 +97,7 @@ void StepSweep::AddToPieces(const FunctionalOptimizer& function, const Call& cal
   for (size_t first = 0; first < arrays.size; first += size) {
     if (pieces.empty() || pieces.back().function != &function ||
         pieces.back().elements >= kPieceElements) {
-      pieces.push_back({&function});
+      pieces.emplace_back().function = &function;
     }
     const size_t room = kPieceElements - pieces.back().elements;
     size = std::min((room + kPart - 1) / kPart * kPart, arrays.size - first);
