@@ -37,11 +37,11 @@
 #include "core/tensor/tensor.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/instruction_set.h"
 #include "tests/client/test_world.h"
 #include "tests/device/device_owner.h"
 #include "tests/device/owner_steps.h"
 #include "tests/device/stall.h"
+#include "tests/kernels/cpu_fuses.h"
 
 namespace psd {
 namespace {
@@ -57,13 +57,6 @@ using ::testing::HasSubstr;
 using testing::Stall;
 
 constexpr int64_t kRows = 12;
-
-// The CPU's kernels use fused multiply-adds where the instruction set has them. There the results
-// of both have the same bits.
-bool CpuFuses() {
-  const std::string set = kernels::InstructionSet();
-  return set.rfind("AVX2", 0) == 0 || set.rfind("AVX3", 0) == 0;
-}
 
 // Elements of either dtype in [-1, 1).
 Tensor Random(const Shape& shape, DType dtype, unsigned seed) {
@@ -164,7 +157,7 @@ class DeviceRowsTest : public OwnerStepsTest {
   }
   static void ExpectSame(const std::string& got, const std::string& want, DType dtype, bool exact) {
     ASSERT_EQ(got.size(), want.size());
-    if (exact && CpuFuses()) {
+    if (exact && testing::CpuFuses()) {
       EXPECT_TRUE(got == want) << "other bits";
     } else if (dtype == DType::kF32) {
       ExpectNear<float>(got, want, 1e-5);

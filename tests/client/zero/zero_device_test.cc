@@ -16,12 +16,12 @@
 #include "core/device/emulated/emulated_device.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/instruction_set.h"
 #include "tests/client/collectives/group_world.h"
 #include "tests/client/ddp/replica_world.h"
 #include "tests/client/test_world.h"
 #include "tests/client/zero/zero_world.h"
 #include "tests/device/test_device.h"
+#include "tests/kernels/cpu_fuses.h"
 
 namespace psd {
 namespace {
@@ -39,15 +39,8 @@ std::vector<ReplicaParameter> Alternating(const std::string& even, const std::st
   return On({even, odd, even, odd, even, odd, even}, Model(Shapes()));
 }
 
-// The kernels of devices have the bits of the CPU's where these fuse multiplications and additions
-// (decision 0028).
-bool CpuFuses() {
-  const std::string set = kernels::InstructionSet();
-  return set.rfind("AVX2", 0) == 0 || set.rfind("AVX3", 0) == 0;
-}
-
 void ExpectSame(const Tensor& there, const Tensor& here, const std::string& what) {
-  if (CpuFuses()) {
+  if (testing::CpuFuses()) {
     EXPECT_TRUE(SameBits(there, here)) << what;
   } else {
     EXPECT_THAT(Elements(Must(there.ToHost())), Pointwise(FloatNear(1e-5f), Elements(here)))

@@ -8,7 +8,6 @@
 #include <iterator>
 #include <limits>
 #include <random>
-#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -20,11 +19,11 @@
 #include "gtest/gtest.h"
 #include "kernels/convert.h"
 #include "kernels/cuda/optim_step.h"
-#include "kernels/instruction_set.h"
 #include "kernels/optim/arrays.h"
 #include "tests/core/device_kernels/device_memory.h"
 #include "tests/core/device_kernels/kernel_device.h"
 #include "tests/core/device_kernels/optim_batches.h"
+#include "tests/kernels/cpu_fuses.h"
 
 namespace psd {
 namespace {
@@ -36,17 +35,16 @@ using kernels::OptimArrays;
 using kernels::OptimBatch;
 using kernels::cuda::NumberOf;
 using testing::BatchOf;
+using testing::CpuFuses;
 using testing::DeviceCopy;
 using testing::KernelsLaunched;
 using testing::kInfinity;
 using testing::Run;
 
-// The CPU's kernels use fused multiply-adds where the instruction set has them. There the results
-// of both have the same bits, except those of NaNs. Elsewhere each of the few fused operations of
-// an element makes a difference of a rounding.
+// Where the CPU's kernels do not fuse, each of the few fused operations of an element makes a
+// difference of a rounding.
 double Tolerance(bool narrow, bool is_double) {
-  const std::string set = kernels::InstructionSet();
-  if (set.rfind("AVX2", 0) == 0 || set.rfind("AVX3", 0) == 0) return 0;
+  if (CpuFuses()) return 0;
   return narrow ? 1.0 / 64 : is_double ? 1e-13 : 1e-5;
 }
 

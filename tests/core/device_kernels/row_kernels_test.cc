@@ -7,7 +7,6 @@
 #include <cstring>
 #include <limits>
 #include <random>
-#include <string>
 #include <type_traits>
 #include <vector>
 
@@ -16,13 +15,13 @@
 #include "core/base/stream.h"
 #include "core/optim/rows/row_kernels.h"
 #include "gtest/gtest.h"
-#include "kernels/instruction_set.h"
 #include "kernels/optim/arrays.h"
 #include "kernels/rows/device_rows.h"
 #include "kernels/rows/rows.h"
 #include "kernels/rows/rows_optim.h"
 #include "tests/core/device_kernels/device_memory.h"
 #include "tests/core/device_kernels/kernel_device.h"
+#include "tests/kernels/cpu_fuses.h"
 
 namespace psd {
 namespace {
@@ -35,6 +34,7 @@ using kernels::RowBatch;
 using kernels::RowGroups;
 using kernels::RowSgdOptions;
 using kernels::SparseAdamOptions;
+using testing::CpuFuses;
 using testing::DeviceCopy;
 using testing::KernelsLaunched;
 
@@ -101,13 +101,6 @@ std::vector<T> Numbers(size_t count, bool exact, unsigned seed) {
     x = exact ? static_cast<T>(static_cast<int>(random() % 17) - 8) / 4
               : static_cast<T>(static_cast<double>(random() % 20001) / 10000 - 1);
   return all;
-}
-
-// The CPU's kernels use fused multiply-adds where the instruction set has them. There the results
-// of both have the same bits, except those of NaNs.
-bool CpuFuses() {
-  const std::string set = kernels::InstructionSet();
-  return set.rfind("AVX2", 0) == 0 || set.rfind("AVX3", 0) == 0;
 }
 
 // The elements differ by at most `ulps` units in the last place of the wanted one, or of 1 if that
