@@ -12,10 +12,10 @@
 #include "client/psd.h"
 #include "core/base/status.h"
 #include "core/device/emulated/emulated_device.h"
-#include "core/tensor/ops/cast.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/client/test_world.h"
+#include "tests/device/dense_optimizers.h"
 #include "tests/device/device_owner.h"
 
 namespace psd {
@@ -24,20 +24,6 @@ namespace {
 using ::testing::FloatNear;
 using ::testing::Ne;
 using ::testing::Pointwise;
-
-// With many of their options.
-std::vector<OptimizerSpec> Specs() {
-  return {
-      Sgd{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01, .nesterov = true},
-      Adagrad{.lr = 0.1, .lr_decay = 0.1, .initial_accumulator_value = 0.1},
-      Adam{.lr = 0.1, .weight_decay = 0.01, .amsgrad = true},
-      AdamW{.lr = 0.1},
-      Adamax{.lr = 0.1},
-      Adadelta{.lr = 0.5},
-      RmsProp{.lr = 0.1, .momentum = 0.5, .centered = true},
-      Rprop{.lr = 0.1},
-  };
-}
 
 class DeviceOptimizersTest : public ::testing::TestWithParam<uint64_t> {
  protected:
@@ -59,8 +45,7 @@ class DeviceOptimizersTest : public ::testing::TestWithParam<uint64_t> {
     return optimizer.Step(context);
   }
   std::vector<float> ReadAsFloats(const RRef& parameter) {
-    const Values values = Must(trainer_->ToHere({parameter}));
-    return Elements(Must(ops::Cast(values[0].As<Variable>()->tensor(), DType::kF32)));
+    return testing::ReadAsFloats(*trainer_, {parameter});
   }
 
   DeviceOwner host_{"owner", {}, GetParam()};
@@ -72,7 +57,7 @@ INSTANTIATE_TEST_SUITE_P(Seeds, DeviceOptimizersTest, ::testing::Values(0, 1));
 TEST_P(DeviceOptimizersTest, StepsInEveryModeEqualThoseOfTheCpu) {
   const std::vector<UpdateMode> modes = {UpdateMode::Asynchronous(), UpdateMode::Synchronous(1),
                                          UpdateMode::BoundedStaleness(1)};
-  for (const OptimizerSpec& spec : Specs()) {
+  for (const OptimizerSpec& spec : testing::DenseOptimizers()) {
     for (const UpdateMode& mode : modes) {
       const std::string label = absl::StrCat(spec.type, " ", mode.ToString());
       SCOPED_TRACE(label);
