@@ -202,10 +202,8 @@ TEST_F(ZeroCopyTest, ManySmallParametersAndTheirGradientsAreLentTogether) {
       [&] {
         Context context = Must(world_.trainer().NewContext());
         std::vector<Variable> losses;
-        for (const Value& value : Must(world_.trainer().ToHere(model, context))) {
-          const Variable w = *value.As<Variable>();
+        for (const Variable& w : Must(world_.trainer().ToHere(model, context)))
           losses.push_back(Sum(w * w));
-        }
         const absl::Status passed = context.Backward(losses);
         ASSERT_TRUE(passed.ok()) << passed;
         const absl::Status stepped = optimizer->Step(context);
