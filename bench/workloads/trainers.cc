@@ -16,9 +16,10 @@ namespace {
 
 constexpr int kSteps = 120;  // of all trainers together, in a block
 constexpr absl::Duration kTimeout = absl::Seconds(60);
-// Both processes have stopped looking for messages after the first of these.
-constexpr absl::Duration kSettling = absl::Seconds(1);
-constexpr absl::Duration kIdle = absl::Seconds(4);
+// After the first of these, both have stopped looking for messages, and freed what they had kept
+// for later steps.
+constexpr absl::Duration kSettling = absl::Seconds(5);
+constexpr absl::Duration kIdle = absl::Seconds(5);
 
 class Trainers : public Workload {
  public:
@@ -114,6 +115,7 @@ std::vector<Case> TrainerCases() {
   idle.name = "trainers_idle";
   idle.unit = {"% of a core", 1e2};
   idle.has_peer = false;
+  idle.blocks = 3;
   idle.make = [] { return std::make_unique<IdleTrainer>(); };
   cases.push_back(std::move(idle));
   return cases;
