@@ -77,11 +77,12 @@ class OneMemoryTest : public testing::Test {
     };
     EXPECT_TRUE(options.functions.Register("ones", ones).ok());
     // Adds 1 to the first element of its argument, at its maker, and returns what it then reads.
-    const auto change = [](const FunctionCall&, Values arguments) -> absl::StatusOr<Values> {
+    const auto change = [this](const FunctionCall&, Values arguments) -> absl::StatusOr<Values> {
       const float* const read = arguments[0].As<Variable>()->tensor().data<float>();
       float* const written = MakersView(read);
       if (written == nullptr) return absl::FailedPreconditionError("the argument is a copy");
       *written += 1;
+      made_.store(written);
       return Values{double{*read}};
     };
     EXPECT_TRUE(options.functions.Register("change", change).ok());
@@ -112,7 +113,8 @@ class OneMemoryTest : public testing::Test {
     }
   }
 
-  std::atomic<const float*> made_{nullptr};  // the latest tensor of the function "ones"
+  // The latest tensor that "ones" has made or "change" has changed.
+  std::atomic<const float*> made_{nullptr};
   TestOwner owner_{"owner0", OwnersOptions()};
   std::unique_ptr<Worker> trainer_ = StartTrainer("trainer0", {owner_.address()});
 };
@@ -178,6 +180,7 @@ TEST_F(OneMemoryTest, AFunctionReadsTheArgumentOfItsCaller) {
   const Tensor argument = Must(Tensor::Full({kElements}, DType::kF32, 41));
   const Values read = Must(trainer_->RpcSync("owner0", Function::Registered("change"), {argument}));
   EXPECT_EQ(*read[0].As<double>(), 42);
+  EXPECT_EQ(made_.load(), argument.data<float>());
   EXPECT_EQ(argument.data<float>()[0], 42);
   EXPECT_EQ(Traffic().copied_out + Traffic().copied_in, 0u);
 }

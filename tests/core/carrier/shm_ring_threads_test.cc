@@ -17,6 +17,8 @@
 #include <thread>
 
 #include "absl/status/statusor.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "core/base/buffer.h"
 #include "core/base/memory_budget.h"
 #include "core/base/unique_fd.h"
@@ -161,10 +163,12 @@ class RingThreadsTest : public testing::Test {
   const std::unique_ptr<OwnSegment> far_ = *OwnSegment::Create(kSizes, *account_);
 
  private:
-  // Writes and reads in turn until all is through, as the thread of a link does. Nothing but the
+  // Writes and reads in turn until all is through, as the thread of a link does. Little but the
   // rings orders what the two threads do.
   static void Exchange(Source& source, Drain& drain) {
+    const absl::Time until = absl::Now() + absl::Milliseconds(kPatienceMs);
     while (!(source.done() && drain.done()) && !HasFailure()) {
+      if (absl::Now() > until) ADD_FAILURE() << "a frame is lost";
       source.Write();
       if (!drain.done()) drain.Read();
       sched_yield();
