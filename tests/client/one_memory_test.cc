@@ -1,5 +1,5 @@
-// What travels between processes of one host is one piece of memory at both ends, whatever layer
-// handles it on its way: what the maker writes after it was sent is seen by the receiver.
+// Processes of one host do not copy what they send each other: sender and receiver have the same
+// memory. So the receiver sees what the sender writes there later.
 
 #include <atomic>
 #include <cinttypes>

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "client/psd.h"
 #include "core/tensor/dtype.h"
@@ -52,6 +53,19 @@ inline std::vector<float> ReadAsFloats(Worker& trainer, const std::vector<RRef>&
       all.push_back(x);
   }
   return all;
+}
+
+// Makes a step for the loss sum(w * w * c) of every parameter, which is computed in f32.
+inline absl::Status StepSquares(Worker& trainer, const std::vector<RRef>& parameters,
+                                DistributedOptimizer& optimizer, double c) {
+  Context context = Must(trainer.NewContext());
+  std::vector<Variable> losses;
+  for (const Variable& w : Must(trainer.ToHere(parameters, context))) {
+    const Variable x = Cast(w, DType::kF32);
+    losses.push_back(Sum(x * x * c));
+  }
+  const absl::Status back = context.Backward(losses);
+  return back.ok() ? optimizer.Step(context) : back;
 }
 
 }  // namespace psd::testing

@@ -60,15 +60,7 @@ class Job {
   // different each time.
   void Step(int i) {
     const double c = (i % 2 == 0 ? 0.5 : -1) + 0.125 * i;
-    Context context = Must(trainer_->NewContext());
-    std::vector<Variable> roots;
-    for (const Variable& w : Must(trainer_->ToHere(rrefs_, context))) {
-      const Variable x = Cast(w, DType::kF32);
-      roots.push_back(Sum(x * x * c));
-    }
-    const absl::Status back = context.Backward(roots);
-    ASSERT_TRUE(back.ok()) << back;
-    const absl::Status stepped = optimizer_->Step(context);
+    const absl::Status stepped = testing::StepSquares(*trainer_, rrefs_, *optimizer_, c);
     ASSERT_TRUE(stepped.ok()) << stepped;
   }
   std::vector<float> Read() { return testing::ReadAsFloats(*trainer_, rrefs_); }

@@ -50,15 +50,7 @@ class HalfModel {
 
   // Makes a step for the loss sum(w * w * c) of every parameter, which is computed in f32.
   void Step(double c) {
-    Context context = Must(trainer_.NewContext());
-    std::vector<Variable> roots;
-    for (const Variable& w : Must(trainer_.ToHere(rrefs_, context))) {
-      const Variable x = Cast(w, DType::kF32);
-      roots.push_back(Sum(x * x * c));
-    }
-    const absl::Status back = context.Backward(roots);
-    ASSERT_TRUE(back.ok()) << back;
-    const absl::Status stepped = optimizer_->Step(context);
+    const absl::Status stepped = testing::StepSquares(trainer_, rrefs_, *optimizer_, c);
     ASSERT_TRUE(stepped.ok()) << stepped;
   }
   // Returns the elements of each parameter.
