@@ -18,8 +18,9 @@ TEST, BENCH = "gpu_test", "bench"
 NOTE = "note.txt"
 
 CHECKERS = ["memcheck", "racecheck", "initcheck"]
-# The tests that checkers run: with one seed only, because they take a hundred times as long as
-# without a checker.
+# The tests that checkers run: those of the device and its kernels, and not those of workers, whose
+# seeds are called Orders. With one seed only, because they take a hundred times as long as without a
+# checker.
 CHECKED = "CudaSuite.*:*Seeds/*/0"
 # The tests of groups, whose ranks need a GPU each.
 GROUPS = "GpuGroupSuite.*"

@@ -189,8 +189,15 @@ void Launcher::Turn() {
   }
   TakeSignals();
   ReadAddress();
-  ReapAll();
-  for (size_t i = 0; i < processes_.size(); ++i) ReadFrom(*processes_[i]);
+  // Until it finds none: a rank may be killed just after it was looked at, and others that are
+  // looked at later may have ended because it is lost.
+  while (ReapAny()) {
+  }
+  // A rank that a signal killed comes before those that have ended meanwhile because it is lost.
+  for (const bool killed : {true, false}) {
+    for (size_t i = 0; i < processes_.size(); ++i)
+      if (WasKilled(*processes_[i]) == killed) ReadFrom(*processes_[i]);
+  }
   KillLate();
   EndRegistrarLast();
 }
@@ -239,17 +246,24 @@ void Launcher::ReadAddress() {
   if (!started.ok()) Fail(started);
 }
 
-void Launcher::ReapAll() {
+bool Launcher::ReapAny() {
+  bool found = false;
   for (const auto& process : processes_) {
     if (process->child == nullptr || process->wait_status.has_value()) continue;
     if (!process->child->EndGroup()) continue;
     keeper_->Forget(process->child->pid());
     process->wait_status = process->child->Reap();
+    found = true;
     // Everything that the process has written can be read now. Later bytes come from other
     // processes that hold the pipe open.
     for (std::optional<Stream>* stream : {&process->output, &process->errors})
       if (stream->has_value()) ::ioctl((*stream)->descriptor, FIONREAD, &(*stream)->left);
   }
+  return found;
+}
+
+bool Launcher::WasKilled(const Process& process) {
+  return process.wait_status.has_value() && WIFSIGNALED(*process.wait_status);
 }
 
 void Launcher::EndRegistrarLast() {

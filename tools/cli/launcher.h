@@ -42,7 +42,8 @@ class Launcher {
   // Runs the job to its end. Passes on SIGINT, SIGTERM and SIGHUP; a second one kills the ranks.
   // Changes the signal mask and the signal handlers of the process. Errors, each with the exit code
   // of the process (ExitCodeOf): the first rank that died and was not started again, the signal
-  // that ended the job, or the reason why it could not start.
+  // that ended the job, or the reason why it could not start. If several ranks are found dead at
+  // the same time, one that a signal killed counts as the first.
   absl::Status Run();
 
  private:
@@ -76,7 +77,8 @@ class Launcher {
   std::vector<pollfd> Awaited();
   void TakeSignals();
   void ReadAddress();
-  void ReapAll();
+  // Notes the ends of processes that have ended. Returns whether there was one.
+  bool ReapAny();
   // Reads what a process has written so far. When all output of an ended process has been read,
   // handles its end.
   void ReadFrom(Process& process);
@@ -89,6 +91,8 @@ class Launcher {
   // Ends the registrar when no rank runs or will run.
   void EndRegistrarLast();
   int RunningRanks() const;
+  // Whether a signal has ended the process.
+  static bool WasKilled(const Process& process);
   void Say(const std::string& line) { errors_.Add(line); }
   OutputSink& output() { return shared_output_ ? errors_ : output_; }
 

@@ -113,7 +113,7 @@ class Child:
 
     def describe_end(self):
         """Returns how it ended, and its last output. Requires: it has ended."""
-        self._reader.join(timeout=1)
+        self._reader.join(timeout=10)
         code = self.process.returncode
         how = "exit code %d" % code if code >= 0 else "signal %s" % signal.Signals(-code).name
         said = "".join("\n  %s: %s" % (self.name, line) for line in self.last_lines)
