@@ -50,8 +50,10 @@ class Context {
   // Runs backward from several tensors that came in this context: parameters that ToHere fetched,
   // or results of calls. `gradients` holds the gradient of the loss with respect to each output, of
   // the same shape and dtype, where Backward would start with 1. Gradients of parameters count for
-  // the versions that were fetched, even if the owner has stepped since.
-  // Errors: as Backward; INVALID_ARGUMENT naming the output that a gradient does not fit.
+  // the versions that were fetched, even if the owner has stepped since. An owner on the same
+  // device may read a gradient there in place, until this context has ended there: nobody may write
+  // to gradients on a shared device (WorkerOptions::share_devices) any more. Errors: as Backward;
+  // INVALID_ARGUMENT naming the output that a gradient does not fit.
   absl::Status BackwardFrom(const std::vector<Variable>& outputs,
                             const std::vector<Tensor>& gradients,
                             const dist_autograd::BackwardOptions& options = {});

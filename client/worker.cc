@@ -115,6 +115,7 @@ worker::RuntimeOptions ToRuntimeOptions(const WorkerOptions& options) {
   runtime.threads = options.threads;
   runtime.devices = options.devices;
   runtime.shared_memory = options.shared_memory;
+  runtime.shared_memory_folder = options.shared_memory_folder;
   runtime.share_devices = options.share_devices;
   runtime.session = options.session;
   runtime.functions = options.functions;

@@ -83,6 +83,10 @@ struct WorkerOptions {
   // Whether messages to and from workers of the same host and user go through shared memory, if
   // both ends allow it and it is possible. Otherwise they use the network, and the log says why.
   bool shared_memory = true;
+  // The absolute path of a folder in which workers of this host find each other although their
+  // network namespaces differ, such as a volume of several containers. Empty: only workers of one
+  // network namespace share memory.
+  std::string shared_memory_folder;
   // Whether this worker and workers of the same host read each other's memory on a device that both
   // use in place, instead of copying it. Both ends must allow it and exchange messages through
   // shared memory. A process that reads such memory can also write to it, so allow it only between
@@ -104,6 +108,7 @@ struct WorkerOptions {
   //   PSD_OWNERS      owners: "owner0=10.0.0.5:7071,owner1=10.0.0.6:7071"
   //   PSD_REGISTRAR   "registrar=127.0.0.1:7071", which becomes the first of the owners, because a
   //                   worker joins the job there, even if it hosts no values
+  //   PSD_SHARED_MEMORY_FOLDER  shared_memory_folder: an absolute path
   //
   // At least one of PSD_OWNERS and PSD_REGISTRAR must be set. Everything else has its default.
   // Not to be called while another thread changes the environment.

@@ -17,6 +17,7 @@
 #include "core/base/host_port.h"
 #include "core/base/quoted.h"
 #include "core/base/remedy.h"
+#include "core/base/shared_folder.h"
 #include "core/base/status.h"
 #include "core/base/worker_name.h"
 
@@ -28,6 +29,7 @@ constexpr char kRank[] = "PSD_RANK";
 constexpr char kGroupSize[] = "PSD_GROUP_SIZE";
 constexpr char kOwners[] = "PSD_OWNERS";
 constexpr char kRegistrar[] = "PSD_REGISTRAR";
+constexpr char kSharedFolder[] = "PSD_SHARED_MEMORY_FOLDER";
 
 // The most members that a registrar admits.
 constexpr uint32_t kMostTrainers = 65'536;
@@ -126,6 +128,13 @@ absl::StatusOr<WorkerOptions> WorkerOptions::FromEnvironment() {
                     "set PSD_GROUP_SIZE to the number of trainers of the job");
     }
     PSD_ASSIGN_OR_RETURN(options.group_rank, ReadNumber(kRank, *rank, 0, options.group_size - 1));
+  }
+  options.shared_memory_folder = Read(kSharedFolder).value_or("");
+  if (!CheckSharedFolder(options.shared_memory_folder).ok()) {
+    return Bad(kSharedFolder, options.shared_memory_folder,
+               absl::StrCat("expected an absolute path of at most ", kMaxSharedFolderBytes,
+                            " bytes without control characters"),
+               "set it to the folder that the workers of this host share, or unset it");
   }
   PSD_RETURN_IF_ERROR(ReadOwners(&options.owners));
   PSD_RETURN_IF_ERROR(ReadRegistrar(&options.owners));

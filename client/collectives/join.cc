@@ -199,6 +199,7 @@ class Joining {
   absl::Status Connect(const std::vector<Told>& told, int rank) {
     rpc::CallOptions call;
     call.timeout = Left() / 2;  // the rest is for meeting again
+    const absl::Time until = Clock::Steady().Now() + call.timeout;
     std::vector<Future<rpc::PeerInfo>> connected;
     for (int other = 0; other < static_cast<int>(told.size()); ++other) {
       if (other == rank) continue;
@@ -207,11 +208,11 @@ class Joining {
     }
     absl::Status status;
     for (size_t i = 0; i < connected.size(); ++i) {
-      const absl::StatusOr<rpc::PeerInfo>& answer = connected[i].Wait();
       const Told& there = told[rank + 1 + static_cast<int>(i)];
-      if (answer.ok() || !status.ok()) continue;
-      status = Annotate(answer.status(), absl::StrCat(worker_.name(), " cannot reach ", there.name,
-                                                      " at ", there.address));
+      const absl::Status reached = AwaitIncarnation(there, std::move(connected[i]), until);
+      if (reached.ok() || !status.ok()) continue;
+      status = Annotate(reached, absl::StrCat(worker_.name(), " cannot reach ", there.name, " at ",
+                                              there.address));
     }
     return status;
   }
@@ -241,6 +242,26 @@ class Joining {
 
  private:
   absl::Duration Left() const { return TimeLeft(until_); }
+  // Returns when this worker is connected with the member that has told so. If that was restarted
+  // a moment ago, the session with its former incarnation may still be open.
+  absl::Status AwaitIncarnation(const Told& there, Future<rpc::PeerInfo> connected,
+                                absl::Time until) {
+    for (;;) {
+      const absl::StatusOr<rpc::PeerInfo>& answer = connected.Wait();
+      if (!answer.ok()) return answer.status();
+      if (answer->incarnation == there.incarnation) return absl::OkStatus();
+      if (!PauseBefore(until, worker_)) {
+        return WithRemedy(
+            absl::UnavailableError(absl::StrCat(
+                "incarnation ", IncarnationToString(answer->incarnation), " answers, and ",
+                IncarnationToString(there.incarnation), " was met at the registrar")),
+            "check that one worker of this name runs there");
+      }
+      rpc::CallOptions again;
+      again.timeout = TimeLeft(until);
+      connected = runtime_.agent().Connect(there.name, again);
+    }
+  }
   // Whether this member reaches those of higher rank, to which it has connected, through shared
   // memory. If all members say so, all pairs do.
   bool SharesMemory(const std::vector<std::string>& members, int rank) const {

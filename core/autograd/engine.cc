@@ -37,6 +37,8 @@ GraphPass::GraphPass(std::vector<std::shared_ptr<Node>> starts, PassContext cont
     states_[number].first_target = static_cast<uint32_t>(targets_.size());
     states_[number].first_sum = sums;
     states_[number].inputs = static_cast<uint32_t>(node.NumInputs());
+    // A hook sees the gradient on the node's device.
+    states_[number].last = node.next().empty() && node.hooks() == nullptr;
     sums += states_[number].inputs;
     for (const Edge& edge : node.next()) {
       targets_.push_back(edge ? Found(edge.node.get()) : 0);
@@ -122,7 +124,7 @@ inline void GraphPass::Arrived(NodeState& state) {
 inline absl::Status GraphPass::Deposit(NodeState& to, size_t input, Tensor&& gradient) {
   if (!gradient.defined()) return absl::OkStatus();
   to.any = true;
-  absl::Status added = sums_.Add(to.first_sum + input, std::move(gradient));
+  absl::Status added = sums_.Add(to.first_sum + input, std::move(gradient), to.last);
   if (ABSL_PREDICT_TRUE(added.ok())) return added;
   return Annotate(added, absl::StrCat("gradients of ", to.node->Name()));
 }

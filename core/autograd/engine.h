@@ -64,6 +64,7 @@ class GraphPass {
     uint32_t first_sum = 0;
     uint32_t first_target = 0;  // the targets of next() start at first_target
     bool any = false;           // a defined gradient has arrived
+    bool last = false;          // a leaf without hooks: it takes gradients wherever they are
   };
   struct Fed {
     NodeState* start;

@@ -10,7 +10,7 @@
 
 namespace psd {
 
-absl::Status GradientSums::AddTo(size_t at, const Tensor& gradient) {
+absl::Status GradientSums::AddTo(size_t at, const Tensor& gradient, bool anywhere) {
   if (FaultOn("second_gradient_replaces_the_first")) return absl::OkStatus();
   Tensor& sum = sums_[at];
   if (sum.shape() != gradient.shape()) {
@@ -21,7 +21,8 @@ absl::Status GradientSums::AddTo(size_t at, const Tensor& gradient) {
   State& state = states_[at];
   const DType dtype = gradient.dtype();
   const bool own = state != State::kGiven || sum.IsExclusive();
-  PSD_ASSIGN_OR_RETURN(sum, ops::AddToSum(std::move(sum), gradient, own));
+  PSD_ASSIGN_OR_RETURN(sum, anywhere ? ops::AddToSumWhereRoom(sum, gradient, own)
+                                     : ops::AddToSum(std::move(sum), gradient, own));
   if (sum.dtype() == dtype) {
     state = State::kOwn;
   } else {

@@ -29,10 +29,12 @@ class GradientSums {
 
   bool Defined(size_t at) const { return sums_[at].defined(); }
 
-  // Adds `gradient` to sum number `at`; an undefined gradient changes nothing.
-  // Errors: INVALID_ARGUMENT for gradients of different shapes; those of the addition.
-  absl::Status Add(size_t at, Tensor&& gradient) {
-    if (sums_[at].defined()) return gradient.defined() ? AddTo(at, gradient) : absl::OkStatus();
+  // Adds `gradient` to sum number `at`; an undefined gradient changes nothing. `anywhere`: the sum
+  // may move to the host if its device has no room. Errors: INVALID_ARGUMENT for gradients of
+  // different shapes; those of the addition. The sum is undetermined after an error.
+  absl::Status Add(size_t at, Tensor&& gradient, bool anywhere = false) {
+    if (sums_[at].defined())
+      return gradient.defined() ? AddTo(at, gradient, anywhere) : absl::OkStatus();
     sums_[at] = std::move(gradient);
     return absl::OkStatus();
   }
@@ -58,7 +60,7 @@ class GradientSums {
     kWideBF16,  // the same for bf16
   };
 
-  absl::Status AddTo(size_t at, const Tensor& gradient);
+  absl::Status AddTo(size_t at, const Tensor& gradient, bool anywhere);
   absl::Status Finish(size_t at) {
     const State state = std::exchange(states_[at], State::kGiven);
     if (ABSL_PREDICT_TRUE(state <= State::kOwn)) return absl::OkStatus();

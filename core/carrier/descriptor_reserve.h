@@ -18,8 +18,9 @@ rlim_t DescriptorLimit();
 // naming use and limit.
 absl::Status CheckDescriptor(int fd, rlim_t limit);
 
-// Returns how many accepted connections may exist on which nothing has come yet: a quarter of the
-// descriptors that connections may take, so that most are left for the others.
+// Returns how many connections may exist that were accepted at one socket and on which nothing has
+// come yet: a quarter of the descriptors that connections may take. A worker has three sockets at
+// most, so some are always left for the others.
 size_t UnheardBound(rlim_t limit);
 
 }  // namespace psd::carrier

@@ -52,14 +52,16 @@ inline constexpr size_t kMostPassedDescriptors = 16;
 
 // The user of passed descriptors, at both ends. Each end passes its descriptors when it opens the
 // link, before its first message, so a handler that has got a message has got all descriptors of
-// that link. Thread-safe. Called on the carrier's threads, without a lock; must not block.
+// that link. Thread-safe. Called on the carrier's threads and on those that open a link, without a
+// lock; must not block.
 class DescriptorUser {
  public:
   virtual ~DescriptorUser() = default;
 
   // Returns what `peer` is to get over a link that is being opened: at most kMostPassedDescriptors.
   virtual std::vector<NamedDescriptor> ForPeer(const std::shared_ptr<HostProcess>& peer) = 0;
-  // A descriptor has come from `peer`. It may be any file. An error ends the link.
+  // A descriptor has come from `peer`, on a thread of the carrier. It may be any file. An error
+  // ends the link.
   virtual absl::Status OnPassed(const std::shared_ptr<HostProcess>& peer, const std::string& name,
                                 UniqueFd fd) = 0;
   // A link to the process that `peer` names passes nothing, or not all, in one direction or both.

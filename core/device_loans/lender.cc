@@ -1,5 +1,6 @@
 #include "core/device_loans/lender.h"
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 
@@ -85,6 +86,22 @@ void Lender::OnEnded(const std::string& key) {
                             ended.mapped().loans.size(), " blocks of devices"));
 }
 
+std::optional<v1::BorrowOffer> Lender::OfferOf(const std::shared_ptr<carrier::HostProcess>& process,
+                                               const Device& device) const {
+  const auto shown = std::find_if(shown_.begin(), shown_.end(),
+                                  [&device](const Shown& each) { return each.device == &device; });
+  if (shown == shown_.end()) return std::nullopt;
+  MutexLock lock(mutex_);
+  for (const auto& [key, borrower] : borrowers_) {
+    if (borrower.process.lock() != process) continue;
+    v1::BorrowOffer offer;
+    offer.set_key(key);
+    offer.set_device(shown->number);
+    return offer;
+  }
+  return std::nullopt;
+}
+
 Device* Lender::DeviceOf(const v1::BorrowOffer& offer) const {
   for (const Shown& shown : shown_)
     if (shown.number == offer.device()) return shown.device;
@@ -163,6 +180,26 @@ void Lender::Return(absl::string_view key, absl::Span<const uint64_t> loans,
     if (of_offers.contains(out->second.offer)) ended.push_back(borrower.Take(out));
     out = next;
   }
+}
+
+void Lender::TakeBack(absl::Span<const uint64_t> loans) {
+  std::vector<Buffer> ended;  // destroyed after the lock is released
+  MutexLock lock(mutex_);
+  for (auto& [key, borrower] : borrowers_) {
+    for (const uint64_t loan : loans) {
+      const auto out = borrower.loans.find(loan);
+      if (out != borrower.loans.end()) ended.push_back(borrower.Take(out));
+    }
+  }
+}
+
+void Lender::DropEnded(std::vector<uint64_t>& loans) const {
+  MutexLock lock(mutex_);
+  const auto ended = [this](uint64_t loan) PSD_REQUIRES(mutex_) {
+    return std::none_of(borrowers_.begin(), borrowers_.end(),
+                        [loan](const auto& each) { return each.second.loans.count(loan) > 0; });
+  };
+  loans.erase(std::remove_if(loans.begin(), loans.end(), ended), loans.end());
 }
 
 std::vector<Lent> Lender::lent() const {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -43,7 +44,8 @@ class Lender : public std::enable_shared_from_this<Lender> {
  public:
   // The bounds for one process. Above them nothing more is lent to it.
   static constexpr size_t kMostLoans = 4096;
-  // Of a device's budget, as a fraction.
+  // Of a device's budget, as a fraction. There is no bound for all processes together, because
+  // several of them usually borrow the same blocks.
   static constexpr size_t kLentFraction = 4;
 
   // `devices` are those that may be shared. A device whose memory the system does not export is
@@ -57,6 +59,11 @@ class Lender : public std::enable_shared_from_this<Lender> {
   std::vector<carrier::NamedDescriptor> ForPeer(
       const std::shared_ptr<carrier::HostProcess>& process) PSD_EXCLUDES(mutex_);
 
+  // Returns what stands for an offer of `process` to borrow on `device`, for a message that no
+  // request has asked for. Nothing if the process was not shown that device. Offers of this kind
+  // all have the number 0.
+  std::optional<v1::BorrowOffer> OfferOf(const std::shared_ptr<carrier::HostProcess>& process,
+                                         const Device& device) const PSD_EXCLUDES(mutex_);
   // Returns the device of this worker that `offer` means; null if that is not shown.
   Device* DeviceOf(const v1::BorrowOffer& offer) const;
   // Lends those of `buffers` that are on the device of `offer`, as far as the bounds allow. Returns
@@ -69,6 +76,12 @@ class Lender : public std::enable_shared_from_this<Lender> {
   // left alone: a repeated message may return a loan twice.
   void Return(absl::string_view key, absl::Span<const uint64_t> loans,
               absl::Span<const uint64_t> offers = {}) PSD_EXCLUDES(mutex_);
+  // Ends loans that nobody has borrowed or will borrow, whatever their keys. Those that are not out
+  // are left alone.
+  void TakeBack(absl::Span<const uint64_t> loans) PSD_EXCLUDES(mutex_);
+
+  // Removes those of `loans` that have ended.
+  void DropEnded(std::vector<uint64_t>& loans) const PSD_EXCLUDES(mutex_);
 
   // What each process has borrowed, without those that have nothing.
   std::vector<Lent> lent() const PSD_EXCLUDES(mutex_);

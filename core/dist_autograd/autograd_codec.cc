@@ -52,6 +52,15 @@ absl::StatusOr<PassInfo> GetPass(const Message& in) {
   return pass;
 }
 
+// Writes the error that a message carries into `status`. Errors: INVALID_ARGUMENT.
+template <typename Message>
+absl::Status ReadError(const Message& in, absl::Status& status) {
+  if (in.code() <= 0 || in.code() > static_cast<int32_t>(absl::StatusCode::kUnauthenticated))
+    return Damaged("its status code");
+  status = absl::Status(static_cast<absl::StatusCode>(in.code()), in.message());
+  return absl::OkStatus();
+}
+
 v1::GradientStart ToWire(StartBy start) {
   switch (start) {
     case StartBy::kListed:
@@ -177,26 +186,30 @@ absl::StatusOr<AbortInfo> DecodeAbortInfo(const std::string& bytes) {
   AbortInfo info;
   info.context = ContextOf(in);
   info.pass = {in.pass_incarnation(), in.pass_counter()};
-  if (in.code() <= 0 || in.code() > static_cast<int32_t>(absl::StatusCode::kUnauthenticated)) {
-    return Damaged("its status code");
-  }
-  info.status = absl::Status(static_cast<absl::StatusCode>(in.code()), in.message());
+  PSD_RETURN_IF_ERROR(ReadError(in, info.status));
   return info;
 }
 
-std::string EncodeReached(const std::vector<std::string>& workers) {
+std::string EncodeGradientAnswer(const GradientAnswer& answer) {
   v1::PassReply out;
-  for (const std::string& worker : workers) out.add_reached(worker);
+  for (const std::string& worker : answer.reached) out.add_reached(worker);
+  if (!answer.refused.ok()) {
+    out.mutable_refused()->set_code(static_cast<int32_t>(answer.refused.code()));
+    out.mutable_refused()->set_message(std::string(answer.refused.message()));
+  }
   return out.SerializeAsString();
 }
 
-absl::StatusOr<std::vector<std::string>> DecodeReached(const std::string& bytes) {
+absl::StatusOr<GradientAnswer> DecodeGradientAnswer(const std::string& bytes) {
   PSD_ASSIGN_OR_RETURN(auto in, Parse<v1::PassReply>(bytes));
   if (static_cast<size_t>(in.reached_size()) > kMaxReachedWorkers)
     return Damaged(absl::StrCat(in.reached_size(), " workers reached"));
   for (const std::string& worker : in.reached())
     if (!CheckWorkerName(worker).ok()) return Damaged("the name of a worker reached");
-  return std::vector<std::string>(in.reached().begin(), in.reached().end());
+  GradientAnswer answer;
+  answer.reached.assign(in.reached().begin(), in.reached().end());
+  if (in.has_refused()) PSD_RETURN_IF_ERROR(ReadError(in.refused(), answer.refused));
+  return answer;
 }
 
 std::string EncodeRelease(const std::vector<GlobalId>& contexts) {

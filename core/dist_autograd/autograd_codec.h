@@ -69,11 +69,15 @@ struct AbortInfo {
 std::string EncodeAbortInfo(const AbortInfo& info);
 absl::StatusOr<AbortInfo> DecodeAbortInfo(const std::string& bytes);
 
-// Names of workers that a context has reached, at most kMaxReachedWorkers. No bytes mean no
-// workers.
+// The answer to gradients. No bytes mean that they were taken and there is nothing to say.
 inline constexpr size_t kMaxReachedWorkers = 4096;
-std::string EncodeReached(const std::vector<std::string>& workers);
-absl::StatusOr<std::vector<std::string>> DecodeReached(const std::string& bytes);
+struct GradientAnswer {
+  std::vector<std::string> reached;  // workers that a context has reached
+  // If this is an error, the receiver could not read gradients that were lent, and took none.
+  absl::Status refused;
+};
+std::string EncodeGradientAnswer(const GradientAnswer& answer);
+absl::StatusOr<GradientAnswer> DecodeGradientAnswer(const std::string& bytes);
 
 std::string EncodeRelease(const std::vector<GlobalId>& contexts);
 absl::StatusOr<std::vector<GlobalId>> DecodeRelease(const std::string& bytes);

@@ -8,7 +8,6 @@
 #include "core/base/status.h"
 #include "core/dist_autograd/autograd_codec.h"
 #include "core/tensor/dtype.h"
-#include "core/tensor/ops/cast.h"
 #include "core/tensor/ops/sum.h"
 
 namespace psd::dist_autograd {
@@ -106,7 +105,7 @@ absl::Status AddDense(const LeafInfo& leaf, const Tensor& gradient, LeafGradient
   if (!IsNone(sum)) {
     PSD_RETURN_IF_ERROR(CheckSame(sum, gradient));
     PSD_ASSIGN_OR_RETURN(const Tensor before, DenseSum(sum));
-    PSD_ASSIGN_OR_RETURN(added, ops::AddToSum(before, gradient));
+    PSD_ASSIGN_OR_RETURN(added, ops::AddToSumWhereRoom(before, gradient));
     if (added.dtype() != gradient.dtype()) sum.rounds_to = gradient.dtype();
   }
   AddVersion(leaf, sum);
@@ -284,6 +283,8 @@ absl::StatusOr<bool> ContextState::TakeFirst(
   MutexLock lock(mutex_);
   if (gradients_->size() > 0) return false;
   PSD_RETURN_IF_ERROR(Charge((dense.size() + sparse.size()) * kEntryBytes));
+  has_device_gradients_ = std::any_of(dense.begin(), dense.end(),
+                                      [](const auto& each) { return !each.second.OnHost(); });
   LeafGradients& own = OwnGradients();
   own.Reserve(dense.size() + sparse.size());
   const auto add = [&own](const LeafInfo& leaf) -> LeafGradient& {
@@ -323,7 +324,10 @@ absl::StatusOr<bool> ContextState::Replace(const std::vector<LeafGradient>& befo
   PSD_RETURN_IF_ERROR(Charge(entries * kEntryBytes));
   LeafGradients& own = OwnGradients();
   own.Reserve(after.size());
-  for (LeafGradient& each : after) *own.TryAdd(each.key).first = std::move(each);
+  for (LeafGradient& each : after) {
+    has_device_gradients_ |= each.gradient.defined() && !each.gradient.OnHost();
+    *own.TryAdd(each.key).first = std::move(each);
+  }
   return true;
 }
 
@@ -355,7 +359,8 @@ LeafGradients& ContextState::OwnGradients() {
 absl::StatusOr<LeafGradient> ContextState::Gradient(GlobalId key) const {
   PSD_ASSIGN_OR_RETURN(LeafGradient gradient, Sum(key));
   if (!gradient.rounds_to.has_value()) return gradient;
-  PSD_ASSIGN_OR_RETURN(gradient.gradient, ops::Cast(gradient.gradient, *gradient.rounds_to));
+  PSD_ASSIGN_OR_RETURN(gradient.gradient,
+                       ops::RoundSumWhereRoom(gradient.gradient, *gradient.rounds_to));
   gradient.rounds_to.reset();
   return gradient;
 }
@@ -366,6 +371,11 @@ absl::StatusOr<LeafGradient> ContextState::Sum(GlobalId key) const {
   return absl::NotFoundError(absl::StrCat("autograd context ", id_.ToString(),
                                           " has no gradient for leaf ", key.ToString(),
                                           ": no loss depended on it"));
+}
+
+bool ContextState::HasDeviceGradients() const {
+  MutexLock lock(mutex_);
+  return has_device_gradients_;
 }
 
 bool ContextState::IsLarge() const {

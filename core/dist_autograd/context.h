@@ -94,7 +94,8 @@ class ContextState {
   // somebody else holds it. On an error nothing is added. See ReadVersion for how versions are
   // combined. The sum of f16 or bf16 gradients is kept in f32, so that many small ones are not lost
   // one by one. The sum of sparse gradients is sparse; the sum of a dense and a sparse one is
-  // dense. Errors: INVALID_ARGUMENT for another shape or dtype than before; RESOURCE_EXHAUSTED.
+  // dense. A sum is on the device of its first gradient, or on the host if the device has no room
+  // for it. Errors: INVALID_ARGUMENT for another shape or dtype than before; RESOURCE_EXHAUSTED.
   absl::Status AccumulateAll(std::vector<std::pair<LeafInfo, Tensor>> dense,
                              std::vector<std::pair<LeafInfo, SparseTensor>> sparse)
       PSD_EXCLUDES(mutex_);
@@ -125,6 +126,10 @@ class ContextState {
   // Takes back gradients that the step to which they were handed over will not use.
   void TakeBack(const std::vector<LeafGradient>& leaves) PSD_EXCLUDES(mutex_);
 
+  // Whether a gradient on a device has been collected. Then adding further ones, or reading the
+  // sums, may wait for the device. A thread that must not wait asks first; in the rare case that
+  // the first such gradient comes between, it waits once.
+  bool HasDeviceGradients() const PSD_EXCLUDES(mutex_);
   // Whether destroying it takes so long that another thread should do it.
   bool IsLarge() const PSD_EXCLUDES(mutex_);
 
@@ -172,6 +177,7 @@ class ContextState {
   std::shared_ptr<LeafGradients> gradients_ PSD_GUARDED_BY(mutex_) =
       std::make_shared<LeafGradients>();
   bool gradients_shared_ PSD_GUARDED_BY(mutex_) = false;
+  bool has_device_gradients_ PSD_GUARDED_BY(mutex_) = false;
   absl::flat_hash_set<GlobalId> handed_over_ PSD_GUARDED_BY(mutex_);  // the keys of leaves
 };
 

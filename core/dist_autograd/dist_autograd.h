@@ -15,6 +15,7 @@
 #include "core/base/timer.h"
 #include "core/dist_autograd/backward_options.h"
 #include "core/dist_autograd/context.h"
+#include "core/dist_autograd/gradient_loans.h"
 #include "core/rpc/rpc_agent.h"
 
 namespace psd::dist_autograd {
@@ -24,11 +25,13 @@ namespace psd::dist_autograd {
 // creator, and with the session of the worker that brought it here.
 class DistAutograd {
  public:
-  // Requires: `agent`, `ids`, `timers` and `executor` outlive the result. Contexts that peers bring
-  // are charged to `memory`; if it is null, they are not charged.
+  // Requires: `agent`, `ids`, `timers`, `executor` and the threads of `loans` outlive the result.
+  // Contexts that peers bring are charged to `memory`; if it is null, they are not charged. Without
+  // `loans`, gradients on devices are copied.
   static std::unique_ptr<DistAutograd> Create(rpc::RpcAgent& agent, IdSource& ids,
                                               TimerQueue& timers, Executor& executor,
-                                              std::shared_ptr<MemoryBudget> memory = nullptr);
+                                              std::shared_ptr<MemoryBudget> memory = nullptr,
+                                              GradientLoans::Uses loans = {});
   ~DistAutograd();
   DistAutograd(const DistAutograd&) = delete;
   DistAutograd& operator=(const DistAutograd&) = delete;

@@ -24,6 +24,11 @@ Edges GradientEdges(const std::vector<Variable>& variables) {
   return edges;
 }
 
+// Whether `node` takes gradients on any device.
+bool TakesAnyDevice(const Node& node) {
+  return node.next().empty() && node.hooks() == nullptr;
+}
+
 }  // namespace
 
 SendFunction::SendFunction(GlobalId message, const std::vector<Variable>& variables)
@@ -54,8 +59,7 @@ absl::Status SendFunction::Apply(const PassContext& /*pass*/, absl::Span<Tensor>
         absl::StrCat("message ", message_.ToString(), " was given no gradient at all"));
   }
   for (size_t i = 0; i < gradients.size(); ++i) {
-    const bool to_leaf = next()[i].node->next().empty();
-    if (to_leaf || !gradients[i].defined()) {
+    if (!gradients[i].defined() || TakesAnyDevice(*next()[i].node)) {
       results[i] = std::move(gradients[i]);
     } else {
       PSD_ASSIGN_OR_RETURN(results[i], store::OnDevice(gradients[i], devices_[i]));

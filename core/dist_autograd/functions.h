@@ -16,8 +16,9 @@
 namespace psd::dist_autograd {
 
 // The node for tensors that were sent. Gradients that come back from the receiver enter the local
-// graph here, one input per tensor that requires grad. They are passed on to operators on the
-// device of the tensor, and to leaves as they came. The devices must outlive the node.
+// graph here, one input per tensor that requires grad. They are passed on as they came to nodes
+// that compute nothing, such as leaves, and to all others on the device of the tensor. Hooks of a
+// node see the gradient on that device, too. The devices must outlive the node.
 class SendFunction : public ListNode {
  public:
   // Has an edge to each of `variables` that requires grad, in order.
@@ -47,7 +48,7 @@ class SendFunction : public ListNode {
   const GlobalId message_;
   const bool leaves_;
   std::vector<LeafInfo> sent_;  // keys and versions are set for leaves only
-  // For each of these the device that the operators before it compute on, where null is the host.
+  // For each of these the device that it is on, where null is the host.
   // Empty for leaves.
   std::vector<Device*> devices_;
 };

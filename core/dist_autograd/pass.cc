@@ -1,4 +1,4 @@
-// Pass: takes and sends gradients while it runs, and ends the pass.
+// Pass: takes gradients while it runs, and ends the pass.
 #include <algorithm>
 
 #include "absl/strings/match.h"
@@ -7,7 +7,6 @@
 #include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/dist_autograd/pass.h"
-#include "core/rref/value_codec.h"
 
 namespace psd::dist_autograd {
 namespace {
@@ -16,6 +15,12 @@ absl::Status Unexpected(GlobalId message) {
   return absl::InvalidArgumentError(
       absl::StrCat("gradients for message ", message.ToString(),
                    ", which this pass does not expect or has received"));
+}
+
+bool AllOnHost(const Tensors& gradients) {
+  return std::all_of(gradients.begin(), gradients.end(), [](const Tensor& gradient) {
+    return !gradient.defined() || gradient.OnHost();
+  });
 }
 
 constexpr size_t kMaxNamedMessages = 8;
@@ -106,13 +111,24 @@ void Pass::Take(Arrival arrival, bool starts) {
   if (!starts) arrival.call->Reply(rpc::Payload{});
   if (!filled.ok()) return Fail(ErrorOn(host_->self().name, filled), "");
   if (of_leaves) return FinishIfDone();
-  if (light_) return Feed(arrival.send, std::move(arrival.gradients));
+  if (light_ && AllOnHost(arrival.gradients))
+    return Feed(arrival.send, std::move(arrival.gradients));
   absl::Status queued =
       host_->RunOnExecutor(*arrival.call, [self = shared_from_this(), send = arrival.send,
                                            gradients = std::move(arrival.gradients)]() mutable {
-        self->Feed(send, std::move(gradients));
+        self->FeedOnExecutor(send, std::move(gradients));
       });
   if (!queued.ok()) Fail(ErrorOn(host_->self().name, queued), "");
+}
+
+void Pass::FeedOnExecutor(const std::shared_ptr<Node>& start, Tensors gradients) {
+  for (Tensor& gradient : gradients) {
+    if (!light_ || !gradient.defined()) continue;
+    absl::StatusOr<Tensor> here = gradient.ToHost();
+    if (!here.ok()) return Fail(ErrorOn(host_->self().name, here.status()), "");
+    gradient = *std::move(here);
+  }
+  Feed(start, std::move(gradients));
 }
 
 void Pass::Feed(const std::shared_ptr<Node>& start, Tensors gradients) {
@@ -184,60 +200,6 @@ absl::Status Pass::AccumulateSparse(const LeafInfo& leaf, SparseTensor gradient)
   return absl::OkStatus();
 }
 
-absl::Status Pass::Deliver(const RecvFunction& recv, Tensors gradients) {
-  // This is checked here because a GraphWalk may not meet the function: the walk stops once it has
-  // met every recv function of its own context.
-  if (recv.context() != context_->id()) {
-    return WithRemedy(
-        absl::InvalidArgumentError(absl::StrCat(
-            "a tensor that came from ", recv.peer(), " in autograd context ",
-            recv.context().ToString(), " was used in context ", context_->id().ToString())),
-        "fetch it in this context, or detach it");
-  }
-  if (std::none_of(gradients.begin(), gradients.end(),
-                   [](const Tensor& gradient) { return gradient.defined(); })) {
-    gradients.clear();
-  }
-  GradientInfo info;
-  info.pass = info_;
-  info.message = recv.message();
-  {
-    MutexLock lock(mutex_);
-    if (recv.message().incarnation == host_->self().incarnation) {
-      local_.emplace_back(recv.message(), std::move(gradients));
-      return absl::OkStatus();
-    }
-    info.start = start_;
-    auto marks = unsent_marks_.find(recv.peer());
-    if (marks != unsent_marks_.end()) {
-      info.start = StartBy::kListed;
-      info.expected = std::move(marks->second);
-      unsent_marks_.erase(marks);
-    }
-    ++outstanding_;
-  }
-  rpc::Request request;
-  request.method = "autograd.gradient";
-  request.only_incarnation = recv.message().incarnation;
-  request.attachments.push_back({kAutogradTag, EncodeGradientInfo(info)});
-  auto payload = rref::EncodeTensorValues(gradients);
-  if (!payload.ok()) return payload.status();
-  request.payload = *std::move(payload);
-  host_->Send(recv.peer(), std::move(request), info_.timeout)
-      .OnReady(
-          [self = shared_from_this(), peer = recv.peer()](const absl::StatusOr<rpc::Reply>& reply) {
-            self->OnDelivered(peer, self->OnAnswered(reply));
-          });
-  return absl::OkStatus();
-}
-
-absl::Status Pass::OnAnswered(const absl::StatusOr<rpc::Reply>& reply) {
-  PSD_RETURN_IF_ERROR(reply.status());
-  PSD_ASSIGN_OR_RETURN(std::vector<std::string> reached, DecodeReached(reply->payload.header));
-  context_->AddReached(reached);
-  return absl::OkStatus();
-}
-
 rpc::Payload Pass::ReachedBeside(const std::string& starter) const {
   std::vector<std::string> reached = context_->Reached();
   reached.erase(std::remove_if(reached.begin(), reached.end(),
@@ -246,26 +208,33 @@ rpc::Payload Pass::ReachedBeside(const std::string& starter) const {
                                }),
                 reached.end());
   if (reached.size() > kMaxReachedWorkers) reached.resize(kMaxReachedWorkers);
-  return {EncodeReached(reached), {}};
-}
-
-void Pass::OnDelivered(const std::string& peer, const absl::Status& status) {
-  {
-    MutexLock lock(mutex_);
-    --outstanding_;
-  }
-  if (!status.ok()) return Fail(ErrorOn(peer, status), "");
-  FinishIfDone();
+  return {EncodeGradientAnswer({std::move(reached), absl::OkStatus()}), {}};
 }
 
 void Pass::FinishIfDone() {
+  bool may_wait = false;
   {
     MutexLock lock(mutex_);
     const bool unanswered = outstanding_ > 0 && !FaultOn("pass_ends_before_its_peers");
     if (done_ || !begun_ || unanswered || draining_ || !local_.empty()) return;
     if (!missing_.empty() || !graph_->Finished()) return;
     done_ = true;
+    may_wait = FinishMayWait();
   }
+  // This thread may read the network, so it must not wait for a device. If the executor is full,
+  // somebody must do it.
+  if (may_wait && host_->RunOwn([self = shared_from_this()] { self->Finish(); }).ok()) return;
+  Finish();
+}
+
+bool Pass::FinishMayWait() const {
+  if (collected_.empty() && collected_sparse_.empty()) return false;
+  return context_->HasDeviceGradients() ||
+         std::any_of(collected_.begin(), collected_.end(),
+                     [](const auto& each) { return !each.second.OnHost(); });
+}
+
+void Pass::Finish() {
   absl::Status committed = Commit();
   std::shared_ptr<rpc::ServerCall> starter;
   TimerQueue::Id timer = 0;
@@ -322,6 +291,9 @@ void Pass::Fail(absl::Status status, const std::string& source) {
   std::vector<Arrival> parked;
   std::shared_ptr<rpc::ServerCall> starter;
   TimerQueue::Id timer = 0;
+  std::vector<std::pair<LeafInfo, Tensor>>
+      collected;  // this and the next one are dropped at the end
+  std::vector<std::pair<LeafInfo, SparseTensor>> sparse;
   auto self = shared_from_this();  // a callback may drop the last other handle
   // A worker that lost its part of the context together with our session there reports only that it
   // does not know the context. The loss of the session is the better reason.
@@ -335,8 +307,8 @@ void Pass::Fail(absl::Status status, const std::string& source) {
     parked.swap(parked_);
     starter.swap(starter_);
     timer = timer_;
-    collected_.clear();
-    collected_sparse_.clear();
+    collected.swap(collected_);
+    sparse.swap(collected_sparse_);
     if (graph_ != nullptr) graph_->Fail(status);
   }
   host_->CancelTimer(timer);

@@ -20,6 +20,7 @@
 #include "core/dist_autograd/autograd_codec.h"
 #include "core/dist_autograd/context.h"
 #include "core/dist_autograd/functions.h"
+#include "core/dist_autograd/gradient_loans.h"
 #include "core/dist_autograd/graph_walk.h"
 #include "core/rpc/rpc_agent.h"
 
@@ -45,6 +46,7 @@ class PassHost {
   virtual absl::Status RunOnExecutor(const rpc::ServerCall& call, Task task) = 0;
   // Runs `task` as work of this worker itself.
   virtual absl::Status RunOwn(Task task) = 0;
+  virtual GradientLoans& loans() = 0;
   // Called once when the pass is over on this worker, before any call is answered.
   virtual void PassEnded(const Pass& pass) = 0;
 };
@@ -111,16 +113,39 @@ class Pass : public DistributedSink, public std::enable_shared_from_this<Pass> {
   void SendMarks(Marks marks, absl::AnyInvocable<void(absl::Status)> done);
   Marks TakeFound() PSD_REQUIRES(mutex_);
 
+  // ---- sending
+  // Gradients for one message of another worker.
+  struct Outgoing {
+    rpc::PeerInfo peer;
+    GradientInfo info;
+    Tensors gradients;        // empty once they are not needed any more
+    GradientMessage message;  // what is being sent
+  };
+  using OutgoingPtr = std::shared_ptr<Outgoing>;  // shared by the callbacks of one message
+  // Sends them encoded as they are, when lent ones have been written.
+  void Send(const OutgoingPtr& outgoing);
+  void SendNow(const OutgoingPtr& outgoing);
+  void OnWritten(const OutgoingPtr& outgoing, const absl::Status& written) PSD_EXCLUDES(mutex_);
+  void OnAnswered(const OutgoingPtr& outgoing, const absl::StatusOr<rpc::Reply>& reply);
+  // Sends copies instead of gradients that the peer could not read.
+  void SendAgain(const OutgoingPtr& outgoing);
+  void OnDelivered(const std::string& peer, const absl::Status& status) PSD_EXCLUDES(mutex_);
+
   // ---- running
-  void Take(Arrival arrival, bool starts);
+  void Take(Arrival arrival, bool starts) PSD_EXCLUDES(mutex_);
   absl::Status FillGaps(const SendFunction& send, Tensors& gradients) const;
   void Collect(const LeafInfo& leaf, Tensor gradient) PSD_REQUIRES(mutex_);
   void CollectLeaves(const SendFunction& send, Tensors gradients) PSD_REQUIRES(mutex_);
   void Feed(const std::shared_ptr<Node>& start, Tensors gradients);
+  // As Feed, on a thread that may wait for devices.
+  void FeedOnExecutor(const std::shared_ptr<Node>& start, Tensors gradients);
   void DrainLocal();
-  absl::Status OnAnswered(const absl::StatusOr<rpc::Reply>& reply);
-  void OnDelivered(const std::string& peer, const absl::Status& status);
-  void FinishIfDone();
+  void FinishIfDone() PSD_EXCLUDES(mutex_);
+  // Whether the end of the pass may wait for a device: it adds gradients to sums, and one of them
+  // is there.
+  bool FinishMayWait() const PSD_REQUIRES(mutex_);
+  // Ends the pass without an error. Requires: done_.
+  void Finish() PSD_EXCLUDES(mutex_);
   absl::Status Commit();
   // Returns the answer to the message of `starter`.
   rpc::Payload ReachedBeside(const std::string& starter) const;
@@ -141,7 +166,8 @@ class Pass : public DistributedSink, public std::enable_shared_from_this<Pass> {
   // Set by Begin and not changed afterwards, so nodes run without the lock. Does not contain the
   // send functions of leaves.
   std::unique_ptr<GraphPass> graph_;
-  // Whether all sends lead to leaves without hooks, which is quick enough for any thread.
+  // Whether all sends lead to leaves without hooks, which is quick enough for any thread. The graph
+  // is then fed with gradients on the host only, so that no two meet of which one is on a device.
   bool light_ = false;
 
   bool begun_ PSD_GUARDED_BY(mutex_) = false;

@@ -87,7 +87,8 @@ RequestVerdict CalleeSession::OnRead(const RequestMeta& meta, Actions& actions) 
 }
 
 // If the caller leaves very many reads open, or there is no memory, some are forgotten. If the
-// answer of such a read is lost, what it gave stays until the session ends.
+// answer of such a read is lost, what it gave stays until the session ends, or as long as its layer
+// keeps it for the caller's process.
 void CalleeSession::RememberRead(CallId call_id, ReadRecord read) {
   if (call_id < lowest_open_) return;
   const auto [record, is_new] = reads_.try_emplace(call_id);

@@ -46,8 +46,9 @@ CallerSession::CallerSession(const SessionOptions& options, PeerInfo self, std::
 // ---------------------------------------------------------------- calls
 
 void CallerSession::Start(absl::Time now, CallId id, CallSpec spec, Actions& actions) {
-  if (spec.only_incarnation != 0 && peer_.incarnation != 0 &&
-      spec.only_incarnation != peer_.incarnation) {
+  // While the session is not open, another incarnation than the last one may be there by now. Its
+  // welcome tells.
+  if (state_ == State::kOpen && !OfSession(spec)) {
     absl::Status status = WrongIncarnation(spec.only_incarnation, peer_.incarnation);
     actions.push_back(CompleteAction{std::move(spec.body), std::move(status), peer_});
     return;

@@ -137,6 +137,10 @@ class CallerSession {
   using PendingMap = absl::flat_hash_map<CallId, Pending>;
 
   bool Dialable() const { return !address_.empty(); }
+  // Whether a call is for the incarnation of the peer that this worker last met.
+  bool OfSession(const CallSpec& spec) const {
+    return spec.only_incarnation == 0 || spec.only_incarnation == peer_.incarnation;
+  }
   void MaybeDial(absl::Time now, Actions& actions);
   void Backoff(absl::Time now);
   void GoDown(absl::Time now);

@@ -60,7 +60,8 @@ void CallerSession::LoseSession(const absl::Status& reason, const absl::Status& 
   FailWhere(
       [&](const Pending& call) {
         if (FaultOn("mutation_sent_in_the_next_session")) return false;
-        return call.sequence != 0 || (had_session && call.spec.session_bound) ||
+        return call.sequence != 0 ||
+               (had_session && call.spec.session_bound && OfSession(call.spec)) ||
                call.spec.only_epoch != 0 || fails_too(call);
       },
       error, actions);
@@ -87,9 +88,9 @@ void CallerSession::OnRestarted(Incarnation now_there, Actions& actions) {
   const bool had_session = epoch_ != 0;
   LoseSession(
       reason, reason,
-      [had_session](const Pending& call) {
-        return call.sends > 0 ||
-               (had_session && !call.spec.wait_for_ready && !call.spec.connect_only);
+      [this, had_session](const Pending& call) {
+        return call.sends > 0 || (had_session && !call.spec.wait_for_ready &&
+                                  !call.spec.connect_only && OfSession(call.spec));
       },
       actions);
 }
@@ -105,9 +106,9 @@ void CallerSession::OnEnded(const absl::Status& why, Actions& actions) {
       ErrorDetail{peer_.name, "", "fetch what you need again in the new session", false});
   LoseSession(
       reason, reason,
-      [](const Pending& call) {
+      [this](const Pending& call) {
         return call.spec.kind == MethodKind::kMutation && !call.spec.connect_only &&
-               (call.sends > 0 || !call.spec.wait_for_ready);
+               OfSession(call.spec) && (call.sends > 0 || !call.spec.wait_for_ready);
       },
       actions);
 }

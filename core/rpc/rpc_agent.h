@@ -136,8 +136,9 @@ struct Request {
   std::string method;
   Payload payload;
   std::vector<Attachment> attachments;
-  // If not 0, only this incarnation of the peer may run the call. If the peer was restarted since,
-  // the call fails with ABORTED naming both incarnations.
+  // If not 0, only this incarnation of the peer may run the call. If another one answers, the call
+  // fails with ABORTED naming both. Without an open session on the peer the call waits for one, as
+  // any other call does.
   Incarnation only_incarnation = 0;
   // If not 0, only our session there with this epoch may run the call. If that session has ended,
   // the call fails with ABORTED, even if it is a read.

@@ -116,7 +116,8 @@ void Core::Counted(const RRef& fork, const absl::StatusOr<rpc::Reply>& reply) {
   absl::Status named = Annotate(
       reply.ok() ? absl::InternalError("its owner's answer is no message") : reply.status(),
       fork.ToString());
-  Fail(body->fork_id(), named, /*may_exist=*/true);
+  const auto detail = GetDetail(named);
+  Fail(body->fork_id(), named, reply.ok() || (detail.has_value() && detail->fate_unknown));
   body->Fail(named);
 }
 

@@ -97,6 +97,11 @@ absl::Status Pack(absl::Span<const FlatTensor> tensors, absl::FunctionRef<Buffer
   return absl::OkStatus();
 }
 
+bool Stays(const Tensor& tensor, const Device* device) {
+  return device != nullptr && tensor.device() == device && tensor.IsContiguous() &&
+         tensor.NumBytes() > kSmallTensorBytes;
+}
+
 absl::Status WrongBuffer(size_t need, size_t have) {
   return absl::InvalidArgumentError(
       absl::StrCat("needs ", need, " bytes, of which ", have, " arrived"));
@@ -183,7 +188,7 @@ absl::Status AppendRun(const TensorRun& run, BufferCutter& buffers, std::vector<
 }  // namespace
 
 absl::Status PackTensors(absl::Span<const Tensor* const> tensors, TensorColumns* columns,
-                         std::vector<Buffer>* buffers) {
+                         std::vector<Buffer>* buffers, const Device* stays_on) {
   PSD_RETURN_IF_ERROR(CheckSendable(tensors));
   std::vector<FlatTensor> flat;
   flat.reserve(tensors.size());
@@ -191,6 +196,9 @@ absl::Status PackTensors(absl::Span<const Tensor* const> tensors, TensorColumns*
   for (const Tensor* tensor : tensors) {
     if (tensor->IsContiguous() && tensor->OnHost()) {
       flat.push_back(Flat(*tensor));
+    } else if (Stays(*tensor, stays_on)) {
+      flat.push_back({&tensor->shape(), tensor->address(), tensor->NumBytes(), tensor->dtype(),
+                      tensor->block()});
     } else {
       PSD_ASSIGN_OR_RETURN(Tensor copy, tensor->OnHost() ? tensor->Clone() : tensor->ToHost());
       flat.push_back(Flat(copy));

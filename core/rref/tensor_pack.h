@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "core/base/buffer.h"
+#include "core/base/device.h"
 #include "core/tensor/flat_tensor.h"
 #include "core/tensor/tensor.h"
 #include "core/tensor/tensor_codec.h"
@@ -17,9 +18,12 @@
 namespace psd::rref {
 
 // Fills `columns` and `buffers`, which must be empty. Large contiguous tensors are not copied.
-// Errors: those of CheckSendable; RESOURCE_EXHAUSTED if there is no memory for a copy.
+// Tensors on devices are copied to the host, except those that are contiguous, larger than
+// kSmallTensorBytes and on `stays_on`: their buffers are there.
+// Errors: those of CheckSendable; RESOURCE_EXHAUSTED if there is no memory for a copy; those of the
+// device.
 absl::Status PackTensors(absl::Span<const Tensor* const> tensors, TensorColumns* columns,
-                         std::vector<Buffer>* buffers);
+                         std::vector<Buffer>* buffers, const Device* stays_on = nullptr);
 // As above, for tensors whose elements `owner` keeps alive. Errors: RESOURCE_EXHAUSTED.
 absl::Status PackFlatTensors(absl::Span<const FlatTensor> tensors,
                              const std::shared_ptr<const void>& owner, TensorColumns* columns,

@@ -402,10 +402,11 @@ absl::StatusOr<rpc::Payload> Seal(v1::Values& out, const TensorColumns& columns,
   return payload;
 }
 
-absl::StatusOr<rpc::Payload> Seal(v1::Values& out, absl::Span<const Tensor* const> tensors) {
+absl::StatusOr<rpc::Payload> Seal(v1::Values& out, absl::Span<const Tensor* const> tensors,
+                                  const Device* stays_on = nullptr) {
   TensorColumns columns;
   std::vector<Buffer> buffers;
-  PSD_RETURN_IF_ERROR(PackTensors(tensors, &columns, &buffers));
+  PSD_RETURN_IF_ERROR(PackTensors(tensors, &columns, &buffers, stays_on));
   return Seal(out, columns, std::move(buffers));
 }
 
@@ -514,7 +515,8 @@ absl::StatusOr<std::vector<Value>> DecodeValues(const rpc::Payload& payload, Wra
   return Decoder(in, std::move(variables), std::move(sparse), std::move(references)).All();
 }
 
-absl::StatusOr<rpc::Payload> EncodeTensorValues(absl::Span<const Tensor> tensors) {
+absl::StatusOr<rpc::Payload> EncodeTensorValues(absl::Span<const Tensor> tensors,
+                                                const Device* stays_on) {
   if (tensors.size() > store::kMaxValueItems) return TooMany();
   v1::Values out;
   std::string& kinds = *out.mutable_kinds();
@@ -528,7 +530,7 @@ absl::StatusOr<rpc::Payload> EncodeTensorValues(absl::Span<const Tensor> tensors
       kinds[i] = static_cast<char>(ValueKind::kNone);
     }
   }
-  return Seal(out, defined);
+  return Seal(out, defined, stays_on);
 }
 
 absl::StatusOr<rpc::Payload> EncodeFlatTensors(absl::Span<const FlatTensor> tensors,

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "core/autograd/node.h"
+#include "core/base/device.h"
 #include "core/rpc/rpc_agent.h"
 #include "core/rref/fork_data.h"
 #include "core/store/value.h"
@@ -42,8 +43,9 @@ absl::StatusOr<std::vector<store::Value>> DecodeValues(const rpc::Payload& paylo
                                                        WrapTensors wrap, AdoptForks adopt);
 
 // Encodes tensors as EncodeValues encodes values. An undefined tensor is sent as an empty value.
-// Errors: those of EncodeValues.
-absl::StatusOr<rpc::Payload> EncodeTensorValues(absl::Span<const Tensor> tensors);
+// Elements on `stays_on` may stay there; see PackTensors. Errors: those of EncodeValues.
+absl::StatusOr<rpc::Payload> EncodeTensorValues(absl::Span<const Tensor> tensors,
+                                                const Device* stays_on = nullptr);
 // As above, for tensors whose elements `owner` keeps alive. The payload shares `owner` only if a
 // tensor is too large to be copied.
 absl::StatusOr<rpc::Payload> EncodeFlatTensors(absl::Span<const FlatTensor> tensors,

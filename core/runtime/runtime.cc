@@ -9,6 +9,7 @@
 #include "core/base/clock.h"
 #include "core/base/host_port.h"
 #include "core/base/remedy.h"
+#include "core/base/shared_folder.h"
 #include "core/base/start_thread.h"
 #include "core/base/status.h"
 #include "core/base/worker_name.h"
@@ -39,11 +40,13 @@ absl::StatusOr<std::shared_ptr<carrier::Carrier>> DefaultCarrier(
   carrier::GrpcCarrierOptions grpc;
   grpc.memory = options.memory;
   grpc.start_threads = options.listen.empty();
-  return carrier::NewHostCarrier(grpc, options.shared_memory, options.logger,
-                                 std::move(descriptors));
+  const carrier::SharedMemoryUse shared = {options.shared_memory, options.shared_memory_folder,
+                                           options.advertise};
+  return carrier::NewHostCarrier(grpc, shared, options.logger, std::move(descriptors));
 }
 
 absl::Status CheckAddresses(const RuntimeOptions& options) {
+  PSD_RETURN_IF_ERROR(CheckSharedFolder(options.shared_memory_folder));
   if (!options.advertise.empty() && options.listen.empty()) {
     return WithRemedy(absl::InvalidArgumentError(absl::StrCat(
                           options.name, " advertises ", options.advertise, " and does not listen")),
@@ -162,7 +165,8 @@ absl::Status Runtime::Assemble() {
   rrefs_->FindPeersWith([this](const std::string& worker) { return peers_->Find(worker); });
   autograd_ = dist_autograd::DistAutograd::Create(
       *agent_, ids_, *timers_, *executor_,
-      options_.memory->limit_bytes() != 0 ? options_.memory : nullptr);
+      options_.memory->limit_bytes() != 0 ? options_.memory : nullptr,
+      {loans_, completions_.get()});
   creations_ = std::make_unique<rref::CreationGate>(*rrefs_, *options_.clock, *timers_);
   exchange_ = std::make_unique<dist_autograd::Exchange>(agent_->self(), *rrefs_, *autograd_);
   programs_ = std::make_unique<program::ProgramCache>(options_.program_cache_entries, pool.memory);
@@ -176,7 +180,7 @@ absl::Status Runtime::Assemble() {
       options_.program_limits, *programs_, options_.functions, *executor_, continuations_,
       *options_.clock, *options_.logger, function_host_});
   gradients_ = std::make_unique<services::GradientService>(services::GradientService::Uses{
-      *agent_, *store_, *rrefs_, *creations_, *autograd_, *exchange_});
+      *agent_, *store_, *rrefs_, *creations_, *autograd_, *exchange_, *executor_});
   optimizer_service_ =
       std::make_unique<services::OptimizerService>(services::OptimizerService::Uses{
           *agent_, *store_, *changes_, *rrefs_, *creations_, *autograd_, *exchange_,

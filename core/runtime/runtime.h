@@ -94,6 +94,10 @@ struct RuntimeOptions {
   // ends must allow it. If so, large results of operators in this process are allocated where such
   // workers can read them (ResultMemory), and so should `memory` be (NewWorkerBudget).
   bool shared_memory = true;
+  // The absolute path of a folder in which workers of this host find each other although their
+  // network namespaces differ, such as a volume of several containers. Empty: they do not. Has no
+  // effect with a `carrier`.
+  std::string shared_memory_folder;
   // Whether workers of the same host that use the same devices read this worker's memory there in
   // place, and this worker reads theirs. Both ends must allow it and share memory. A process that
   // reads such memory can also write to it, so only workers that trust each other may do this. Has

@@ -11,11 +11,11 @@
 
 namespace psd {
 
-// Refers to a shape and to elements in row-major order that the host may read. It owns neither;
+// Refers to a shape and to elements in row-major order, which may be on a device. It owns neither;
 // both must outlive it.
 struct FlatTensor {
   const Shape* shape = nullptr;
-  const std::byte* data = nullptr;
+  const std::byte* data = nullptr;  // an address of the device if they are there
   size_t bytes = 0;
   DType dtype = DType::kF32;
   const Block* block = nullptr;  // the block that contains the elements; null for other heap memory

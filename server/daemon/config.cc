@@ -16,6 +16,7 @@
 #include "core/base/nearest_name.h"
 #include "core/base/quoted.h"
 #include "core/base/remedy.h"
+#include "core/base/shared_folder.h"
 #include "core/base/status.h"
 #include "core/base/worker_name.h"
 #include "core/checkpoint/checkpoint_root.h"
@@ -228,6 +229,13 @@ absl::Status ParseRoot(absl::string_view text, DaemonConfig& config) {
   return absl::OkStatus();
 }
 
+absl::Status ParseSharedFolder(absl::string_view text, DaemonConfig& config) {
+  std::string folder(text);
+  PSD_RETURN_IF_ERROR(CheckSharedFolder(folder));
+  config.shared_memory_folder = std::move(folder);
+  return absl::OkStatus();
+}
+
 absl::Status ParseLevel(absl::string_view text, DaemonConfig& config) {
   if (ParseLogLevel(text, &config.log_level)) return absl::OkStatus();
   return Expected("debug, info, warning, error or off", text);
@@ -258,6 +266,10 @@ constexpr ConfigField kFields[] = {
      "Exchange messages with workers of the same host and user through shared memory, if both "
      "allow it. All others use the network; psctl status says why.",
      ParseBoolField<&C::shared_memory>, PrintBool<&C::shared_memory>},
+    {"shared_memory_folder", "folder", "empty, or an absolute path of at most 64 bytes",
+     "A folder in which workers of this host find each other's shared memory although their "
+     "network namespaces differ: a volume of several containers. All of them must give it.",
+     ParseSharedFolder, [](const C& c) { return c.shared_memory_folder; }},
     {"registrar", "name=host:port", "empty, or a worker's name and address",
      "The owner that hands out ranks and keeps the list of workers. Give all daemons of a job the "
      "same. If empty, this owner is the registrar.",
@@ -296,6 +308,10 @@ constexpr ConfigField kFields[] = {
      "A process that reads such memory can also write to it, so use this only with trainers that "
      "you trust.",
      ParseBoolField<&C::share_devices>, PrintBool<&C::share_devices>},
+    {"allow_tf32", "bool", "true or false",
+     "Let the devices cuda:N round the f32 factors of matrix products to TF32, which has 10 bits "
+     "behind the point instead of 23. Tensor cores multiply it many times as fast.",
+     ParseBoolField<&C::allow_tf32>, PrintBool<&C::allow_tf32>},
     {"checkpoint_root", "folder", "empty, or an absolute path",
      "The folder below which this owner writes its own files of a save. The worker that saves must "
      "see the same folder at the same path: on one host, or on a file system that both mount. If "

@@ -38,7 +38,8 @@ struct DaemonConfig {
   std::string advertise;  // empty: the address listened on
   bool insecure = false;
   bool shared_memory = true;
-  std::string registrar_name;  // empty: this daemon is the registrar
+  std::string shared_memory_folder;  // empty, or an absolute path
+  std::string registrar_name;        // empty: this daemon is the registrar
   std::string registrar_address;
   bool registrar_only = false;
   std::vector<std::string> owners;  // of the job; empty: every worker that joins as an owner
@@ -47,6 +48,7 @@ struct DaemonConfig {
   int daemons_on_host = 1;
   std::vector<DeviceConfig> devices;  // no two have the same name
   bool share_devices = false;
+  bool allow_tf32 = false;
   std::string checkpoint_root;  // if empty, this owner writes no files
   int threads = 4;
   int max_queued_functions = 10'000;

@@ -30,7 +30,7 @@
 namespace psd::server {
 namespace {
 
-// The interval at which the daemon checks how much freed memory malloc keeps.
+// The interval at which a busy daemon checks how much freed memory malloc keeps.
 constexpr absl::Duration kTrimPeriod = absl::Seconds(1);
 
 // The time that a stop may take after drain_timeout, when there is nothing left to wait for.

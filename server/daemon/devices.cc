@@ -24,18 +24,21 @@ namespace {
 constexpr size_t kEmulatedBudgetBytes = size_t{1} << 30;
 
 #ifdef PSD_CUDA
-absl::StatusOr<std::shared_ptr<Device>> OpenCuda(const DeviceConfig& device, bool shareable) {
+absl::StatusOr<std::shared_ptr<Device>> OpenCuda(const DeviceConfig& device,
+                                                 const DeviceOptions& wanted) {
   CudaDeviceOptions options;
   options.index = device.number;
   options.budget_bytes = device.budget_bytes;
-  options.shareable = shareable;
+  options.shareable = wanted.shareable;
+  options.allow_tf32 = wanted.allow_tf32;
   options.kernels = cuda::OperatorKernels();
   options.kernels.Add(cuda::OptimKernels());
   options.kernels.Add(cuda::RowKernels());
   return OpenCudaDevice(options);
 }
 #else
-absl::StatusOr<std::shared_ptr<Device>> OpenCuda(const DeviceConfig& device, bool /*shareable*/) {
+absl::StatusOr<std::shared_ptr<Device>> OpenCuda(const DeviceConfig& device,
+                                                 const DeviceOptions& /*wanted*/) {
   return WithRemedy(absl::UnimplementedError(absl::StrCat(device.name(),
                                                           " cannot be opened, because this psd was "
                                                           "built without CUDA devices")),
@@ -59,19 +62,19 @@ absl::StatusOr<std::vector<std::shared_ptr<EmulatedDevice>>> OpenEmulated(
 }  // namespace
 
 absl::StatusOr<std::vector<std::shared_ptr<Device>>> OpenDevices(
-    absl::Span<const DeviceConfig> configured, bool shareable) {
+    absl::Span<const DeviceConfig> configured, const DeviceOptions& options) {
   std::vector<std::shared_ptr<Device>> devices;
   std::vector<EmulatedDeviceSpec> specs;
   for (const DeviceConfig& device : configured) {
     if (device.kind == DeviceConfig::Kind::kCuda) {
-      PSD_ASSIGN_OR_RETURN(devices.emplace_back(), OpenCuda(device, shareable));
+      PSD_ASSIGN_OR_RETURN(devices.emplace_back(), OpenCuda(device, options));
       continue;
     }
     devices.push_back(nullptr);  // its place
     specs.push_back(
         {device.number, device.budget_bytes != 0 ? device.budget_bytes : kEmulatedBudgetBytes});
   }
-  PSD_ASSIGN_OR_RETURN(const auto emulated, OpenEmulated(specs, shareable));
+  PSD_ASSIGN_OR_RETURN(const auto emulated, OpenEmulated(specs, options.shareable));
   auto next = emulated.begin();
   for (std::shared_ptr<Device>& device : devices)
     if (device == nullptr) device = *next++;

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <ctime>
 #include <fstream>
 
 namespace psd::server {
@@ -15,6 +16,9 @@ namespace {
 constexpr size_t kMaxMapBytes = size_t{32} << 20;
 constexpr size_t kMaxKeptBytes = size_t{512} << 20;
 constexpr size_t kMostHeaps = 64;
+// An idle worker uses about 1 ms each second, so it looks every 20 s. A busy one looks each time it
+// is asked.
+constexpr absl::Duration kUsedBetweenLooks = absl::Milliseconds(20);
 
 size_t FreeBytes() {
   return mallinfo2().fordblks;
@@ -27,7 +31,19 @@ size_t ResidentBytes() {
   return resident_pages * static_cast<size_t>(sysconf(_SC_PAGESIZE));
 }
 
+absl::Duration ProcessorTime() {
+  timespec used = {};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+  return absl::DurationFromTimespec(used);
+}
+
 }  // namespace
+
+bool LookRule::ShouldLook(absl::Duration used) {
+  if (used - used_at_last_look_ < kUsedBetweenLooks) return false;
+  used_at_last_look_ = used;
+  return true;
+}
 
 bool TrimRule::ShouldTrim(const HeapSize& now) {
   least_.free_bytes = std::min(least_.free_bytes, now.free_bytes);
@@ -37,7 +53,7 @@ bool TrimRule::ShouldTrim(const HeapSize& now) {
           now.resident_bytes - least_.resident_bytes > worth_bytes_);
 }
 
-BoundedMalloc::BoundedMalloc(size_t kept_bytes) : rule_(kept_bytes) {
+BoundedMalloc::BoundedMalloc(size_t kept_bytes) : trim_(kept_bytes) {
   const size_t kept = std::min(kMaxKeptBytes, kept_bytes);
   // There is one heap for every GiB of the budget. Each heap of malloc keeps what its threads have
   // freed until the next trim, and threads of another heap cannot use it.
@@ -47,13 +63,14 @@ BoundedMalloc::BoundedMalloc(size_t kept_bytes) : rule_(kept_bytes) {
 }
 
 void BoundedMalloc::TrimIfWorth() {
-  if (!rule_.ShouldTrim({FreeBytes(), ResidentBytes()})) return;
+  if (!look_.ShouldLook(ProcessorTime())) return;
+  if (!trim_.ShouldTrim({FreeBytes(), ResidentBytes()})) return;
   malloc_trim(0);
   // Other threads use memory meanwhile. What they use is resident now, so it must not count as
   // free, too: once it is freed, neither number would have grown.
   const size_t free_before = FreeBytes();
   const size_t resident = ResidentBytes();
-  rule_.Trimmed({std::min(free_before, FreeBytes()), resident});
+  trim_.Trimmed({std::min(free_before, FreeBytes()), resident});
 }
 
 }  // namespace psd::server

@@ -46,7 +46,7 @@ void LogLost(Logger& logger, const Device& device, const absl::Status& why) {
 
 absl::StatusOr<std::shared_ptr<carrier::Carrier>> MakeCarrier(
     std::shared_ptr<carrier::GrpcServerHook> hook, std::shared_ptr<MemoryBudget> memory,
-    bool shared_memory, const std::shared_ptr<Logger>& logger,
+    const carrier::SharedMemoryUse& shared_memory, const std::shared_ptr<Logger>& logger,
     std::shared_ptr<carrier::DescriptorUser> descriptors) {
   carrier::GrpcCarrierOptions options;
   options.memory = std::move(memory);
@@ -66,6 +66,7 @@ worker::RuntimeOptions ToRuntimeOptions(const DaemonConfig& config, ServerExtens
   options.memory =
       worker::NewWorkerBudget(config.memory_budget_bytes, config.shared_memory, logger);
   options.shared_memory = config.shared_memory;
+  options.shared_memory_folder = config.shared_memory_folder;
   options.share_devices = config.share_devices;
   options.session.lease = config.lease;
   options.session.retry_window = config.retry_window;
@@ -127,9 +128,12 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Create(const DaemonConfig& confi
   std::unique_ptr<Server> server(new Server(config));
   if (logger == nullptr) logger = NewNullLogger();
   worker::RuntimeOptions options = ToRuntimeOptions(config, std::move(extensions), logger);
-  PSD_ASSIGN_OR_RETURN(options.devices, OpenDevices(config.devices, config.share_devices));
+  PSD_ASSIGN_OR_RETURN(options.devices,
+                       OpenDevices(config.devices, {config.share_devices, config.allow_tf32}));
   options.new_carrier = [hook = server->grpc_services_, memory = options.memory,
-                         shared_memory = config.shared_memory,
+                         shared_memory = carrier::SharedMemoryUse{config.shared_memory,
+                                                                  config.shared_memory_folder,
+                                                                  config.advertise},
                          logger](std::shared_ptr<carrier::DescriptorUser> descriptors) {
     return MakeCarrier(hook, memory, shared_memory, logger, std::move(descriptors));
   };

@@ -30,7 +30,9 @@ namespace {
 using ParseAttackTest = MemoryAttackTest;
 
 TEST_F(ParseAttackTest, RequestsOfManyEmptyNames) {
-  constexpr int kCalls = 8, kNames = 8'000'000;
+  // An owner that is built without optimization and counts more names in one request does not read
+  // answers to its keepalive in time.
+  constexpr int kCalls = 30, kNames = 2'200'000;
   v1::PullRequest request;
   for (int i = 0; i < kNames; ++i) request.add_names("");
   Repeat([&] {
@@ -105,7 +107,7 @@ TEST_F(ParseAttackTest, HeadersOfManyEmptyAttachments) {
 }
 
 TEST_F(ParseAttackTest, ListsOfReadersThatDoNotRead) {
-  constexpr int kValues = 1000, kCalls = 6000, kNameBytes = 500;
+  constexpr int kValues = 1000, kCalls = 1500, kNameBytes = 500;
   const auto attacker = NewAttacker();
   for (int i = 0; i < kValues; ++i) {
     Must(attacker->GetOrCreate(name(), absl::StrCat("list/", i, std::string(kNameBytes, 'n')),

@@ -301,19 +301,16 @@ TEST_F(CallsTest, RPC_32_RPC_33_TimeoutsOfTheWorkerAndOfTheCall) {
   Promise<Values> answer = parking_.Take();
   ASSERT_TRUE(trainer_->SetDefaultTimeout(absl::Milliseconds(20)).ok());
   EXPECT_EQ(trainer_->default_timeout(), absl::Milliseconds(20));
-  EXPECT_EQ(trainer_->RpcSync("owner0", Named("park"), {}).status().code(),
-            absl::StatusCode::kDeadlineExceeded);
-  EXPECT_FALSE(before.IsReady());
-  answer.Set(Values{1});
-  EXPECT_EQ(IntOf(Must(before.Wait())[0]), 1);
   CallOptions none;
   none.timeout = absl::ZeroDuration();
-  Promise<Values>(parking_.Take());  // drops the call that timed out
   Future<Values> patient = trainer_->RpcAsync("owner0", Named("park"), {}, none);
   Promise<Values> late = parking_.Take();
+  // It may time out before its function begins, so nothing is taken from the parking after it.
   EXPECT_EQ(trainer_->RpcSync("owner0", Named("park"), {}).status().code(),
             absl::StatusCode::kDeadlineExceeded);
-  EXPECT_FALSE(patient.IsReady());
+  EXPECT_FALSE(before.IsReady() || patient.IsReady());
+  answer.Set(Values{1});
+  EXPECT_EQ(IntOf(Must(before.Wait())[0]), 1);
   late.Set(Values{2});
   EXPECT_EQ(IntOf(Must(patient.Wait())[0]), 2);
   EXPECT_EQ(trainer_->SetDefaultTimeout(absl::Seconds(-1)).code(),

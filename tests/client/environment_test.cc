@@ -23,7 +23,8 @@ const Variables kRank2{{"PSD_NAME", "rank2"},
                        {"PSD_REGISTRAR", "registrar=127.0.0.1:4711"}};
 
 absl::StatusOr<WorkerOptions> Read(const Variables& variables) {
-  for (const char* name : {"PSD_NAME", "PSD_RANK", "PSD_GROUP_SIZE", "PSD_OWNERS", "PSD_REGISTRAR"})
+  for (const char* name : {"PSD_NAME", "PSD_RANK", "PSD_GROUP_SIZE", "PSD_OWNERS", "PSD_REGISTRAR",
+                           "PSD_SHARED_MEMORY_FOLDER"})
     ::unsetenv(name);
   for (const auto& [name, value] : variables) ::setenv(name.c_str(), value.c_str(), 1);
   return WorkerOptions::FromEnvironment();
@@ -71,6 +72,15 @@ TEST(Environment, OwnersAndARegistrar) {
   EXPECT_EQ(Must(Read(With(two, "PSD_REGISTRAR", "owner0=10.0.0.5:7071"))).owners.size(), 2u)
       << "the registrar is an owner too";
   ExpectRefused("PSD_REGISTRAR", "owner0=10.0.0.6:7071", two);
+}
+
+TEST(Environment, AFolderForSharedMemory) {
+  EXPECT_EQ(Must(Read(kRank2)).shared_memory_folder, "");
+  const Variables folder = With(kRank2, "PSD_SHARED_MEMORY_FOLDER", "/run/psd");
+  EXPECT_EQ(Must(Read(folder)).shared_memory_folder, "/run/psd");
+  for (const std::string& bad :
+       {std::string("run/psd"), "/" + std::string(1000, 'a'), std::string("/run/\npsd")})
+    ExpectRefused("PSD_SHARED_MEMORY_FOLDER", bad);
 }
 
 TEST(Environment, WithoutAGroup) {

@@ -76,6 +76,7 @@ class FairnessTest : public ::testing::Test {
 TEST_F(FairnessTest, AFewCallsOfOthersStartBeforeAnHonestClients) {
   constexpr size_t kFlood = 12'000;
   const size_t room = owner_.runtime().options().max_queued_functions / 2;
+  ASSERT_TRUE(flooder_->SetDefaultTimeout(absl::ZeroDuration()).ok());
   HoldAllThreads();
   std::vector<Future<Values>> flood;
   for (size_t i = 0; i < kFlood; ++i) flood.push_back(Start(*flooder_, "note"));

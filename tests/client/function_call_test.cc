@@ -120,7 +120,10 @@ TEST_F(FunctionCallTest, ARequestEndsWithTheTimeOfTheCallThatMadeIt) {
             absl::StatusCode::kDeadlineExceeded);
   while (offer_.parking->size() > 0) offer_.parking->Take().Set(Values{});
   // Later requests of a call that has ended do not get more time either.
-  ASSERT_TRUE(trainer_->RpcSync("owner0", Named("leave_open"), {}, hurried).ok());
+  absl::Status left_open = absl::DeadlineExceededError("not begun");
+  while (absl::IsDeadlineExceeded(left_open))
+    left_open = trainer_->RpcSync("owner0", Named("leave_open"), {}, hurried).status();
+  ASSERT_TRUE(left_open.ok()) << left_open;
   const FunctionCall call = open_->Copy();
   EXPECT_EQ(call.caller().name, "trainer0");
   EXPECT_EQ(call.self().name, "owner0");

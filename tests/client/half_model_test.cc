@@ -7,9 +7,12 @@
 #include <utility>
 #include <vector>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "client/checkpoint.h"
 #include "client/psd.h"
 #include "client/runtime_of.h"
+#include "core/base/ids.h"
 #include "core/base/status.h"
 #include "core/rpc/rpc_agent.h"
 #include "core/runtime/runtime.h"
@@ -68,8 +71,14 @@ TEST_P(RestartedOwner, ARunningTrainersStepIsAppliedNowhere) {
   const size_t gone = GetParam(), left = 1 - gone;
   Restart(gone);
   RuntimeOf(*trainer).agent().AddPeer(Owner(gone), owners_[gone]->address().address);
-  const auto connected = RuntimeOf(*trainer).agent().Connect(Owner(gone), {}).Wait();
-  ASSERT_TRUE(connected.ok()) << connected.status();
+  const Incarnation there = owners_[gone]->runtime().incarnation();
+  const absl::Time until = absl::Now() + absl::Minutes(1);
+  for (;;) {  // until the trainer has noticed the restart
+    const auto connected = RuntimeOf(*trainer).agent().Connect(Owner(gone), {}).Wait();
+    if (connected.ok() && connected->incarnation == there) break;
+    ASSERT_LT(absl::Now(), until) << connected.status();
+    std::this_thread::yield();
+  }
   const std::vector<float> before = First(*trainer);
   const StepOutcome outcome = Step(*trainer, *optimizer);
   EXPECT_EQ(outcome.refused.code(), absl::StatusCode::kFailedPrecondition) << outcome.status();

@@ -198,7 +198,7 @@ class SlowRoot : public CheckpointRoot {
  public:
   absl::StatusOr<std::unique_ptr<checkpoint::FoundFolder>> Find(const std::string&,
                                                                 const std::string&) override {
-    absl::SleepFor(absl::Seconds(3));
+    absl::SleepFor(absl::Seconds(10));
     return absl::FailedPreconditionError("too slow");
   }
 };
@@ -220,9 +220,9 @@ TEST_F(OwnFilesTest, WhereOneOwnerDoesNotAnswerTheOthersLetGo) {
   auto worker = Attach();
   Train(*worker);
   SaveOptions save = Into("shared");
-  save.timeout = absl::Seconds(1);
+  save.timeout = absl::Seconds(5);
   EXPECT_EQ(SaveModel(*worker, save).status().code(), absl::StatusCode::kDeadlineExceeded);
-  const absl::Time end = absl::Now() + absl::Seconds(10);
+  const absl::Time end = absl::Now() + absl::Seconds(60);
   while (OpenUnfinished(save.dir) > 0 && absl::Now() < end) absl::SleepFor(absl::Milliseconds(10));
   EXPECT_EQ(OpenUnfinished(save.dir), 0);
 }

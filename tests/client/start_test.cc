@@ -137,7 +137,7 @@ TEST(Start, ThatWaitsForTheRegistrarSaysSo) {
   WorkerOptions waiting = Options(address);
   auto logger = std::make_shared<WaitingLogger>();
   waiting.logger = logger;
-  waiting.start_timeout = absl::Seconds(5);
+  waiting.start_timeout = absl::Seconds(8);
   const absl::Status failed = Worker::Start(waiting).status();
   EXPECT_EQ(failed.code(), absl::StatusCode::kDeadlineExceeded) << failed;
   EXPECT_THAT(std::string(failed.message()), HasSubstr("joining the job through owner0 at"));

@@ -1,7 +1,8 @@
 #pragma once
 
-// A carrier that loses messages that it receives, has no room for them, or refuses to send
-// messages, as a test chooses. It can also let a waiting thread receive messages itself.
+// A carrier that loses messages that it receives, has no room for them, refuses to send messages,
+// or does not notice the end of a link, as a test chooses. It can also let a waiting thread receive
+// messages itself.
 
 #include <functional>
 #include <memory>
@@ -24,6 +25,8 @@ struct PickyRules {
   std::function<absl::Status(const carrier::Message&)> lacks_room;
   // If this returns an error, the message is not sent.
   std::function<absl::Status(const carrier::Message&)> refuses;
+  // Returns true if the end of a link is not to be noticed.
+  std::function<bool()> misses_end;
   // Receives messages on the calling thread, as Link::HelpUntil does.
   std::function<void(absl::FunctionRef<bool()> done)> helps;
 };
@@ -98,7 +101,10 @@ class PickyCarrier : public carrier::Carrier {
     void OnRefused(std::string header, absl::Status why) override {
       inner_->OnRefused(std::move(header), std::move(why));
     }
-    void OnClosed(absl::Status reason) override { inner_->OnClosed(std::move(reason)); }
+    void OnClosed(absl::Status reason) override {
+      if (rules_->misses_end != nullptr && rules_->misses_end()) return;
+      inner_->OnClosed(std::move(reason));
+    }
 
    private:
     const std::shared_ptr<carrier::LinkHandler> inner_;  // shared with its user

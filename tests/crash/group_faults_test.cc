@@ -3,10 +3,13 @@
 
 #include <algorithm>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "client/psd.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -15,31 +18,42 @@
 namespace psd::crash {
 namespace {
 
+using ::testing::Contains;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
 class GroupFaultsTest : public ::testing::Test {
  protected:
-  GroupFaultsTest() {
-    for (const std::string name : {"t0", "t1", "t2"}) {
+  // Returns when all ranks are at work.
+  void Start(int count) {
+    std::vector<std::string> names;
+    for (int rank = 0; rank < count; ++rank) names.push_back(absl::StrCat("t", rank));
+    for (const std::string& name : names) {
       ranks_.push_back(std::make_unique<Process>(std::vector<std::string>{
           "tests/crash/rank_main", name,
-          absl::StrCat(owner_.address().name, "=", owner_.address().address), "t0,t1,t2"}));
+          absl::StrCat(owner_.address().name, "=", owner_.address().address),
+          absl::StrJoin(names, ",")}));
     }
-    for (const auto& rank : ranks_) EXPECT_EQ(rank->WaitForLine("joined "), "3");
+    for (const auto& rank : ranks_) EXPECT_EQ(rank->WaitForLine("joined "), absl::StrCat(count));
     for (const auto& rank : ranks_) rank->WaitForLine("done 3");
   }
 
-  // The ranks other than `lost` say who it was, build the group again and compute on.
-  void ExpectOthersGoOn(size_t lost) {
+  // The ranks other than `lost` say that one of those is lost, build the group again and compute
+  // on.
+  void ExpectOthersGoOn(const std::set<size_t>& lost) {
+    std::vector<Process*> others;
     for (size_t rank = 0; rank < ranks_.size(); ++rank) {
-      if (rank == lost) continue;
-      EXPECT_THAT(ranks_[rank]->WaitForLine("error "), EndsWith(absl::StrCat(" t", lost)));
+      if (lost.count(rank) == 0) others.push_back(ranks_[rank].get());
     }
-    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
-      if (rank == lost) continue;
-      EXPECT_EQ(ranks_[rank]->WaitForLine("joined "), "2");
-      ranks_[rank]->WaitForLine("done ");
+    std::vector<std::string> names;
+    for (const size_t rank : lost) names.push_back(absl::StrCat("t", rank));
+    for (Process* other : others) {
+      const std::vector<std::string> error = absl::StrSplit(other->WaitForLine("error "), ' ');
+      EXPECT_THAT(names, Contains(error.back()));
+    }
+    for (Process* other : others) {
+      EXPECT_EQ(other->WaitForLine("joined "), absl::StrCat(others.size()));
+      other->WaitForLine("done ");
     }
   }
 
@@ -48,13 +62,28 @@ class GroupFaultsTest : public ::testing::Test {
 };
 
 TEST_F(GroupFaultsTest, DDP_30_AKilledRankIsNamedAndTheOthersGoOn) {
+  Start(3);
   ranks_[1]->Kill();
-  ExpectOthersGoOn(1);
+  ExpectOthersGoOn({1});
+}
+
+// Some of the others may learn of one death first, and some of the other one.
+TEST_F(GroupFaultsTest, DDP_30_WhenTwoRanksAreKilledTheOthersGoOn) {
+  Start(4);
+  for (const size_t rank : {0, 2}) ranks_[rank]->Kill();
+  ExpectOthersGoOn({0, 2});
+}
+
+TEST_F(GroupFaultsTest, DDP_30_ARankThatIsLeftAloneGoesOn) {
+  Start(3);
+  for (const size_t rank : {2, 0}) ranks_[rank]->Kill();
+  ExpectOthersGoOn({0, 2});
 }
 
 TEST_F(GroupFaultsTest, DDP_30_AStoppedRankIsNamedAndLearnsItWhenItComesBack) {
+  Start(3);
   ranks_[2]->Stop();
-  ExpectOthersGoOn(2);
+  ExpectOthersGoOn({2});
   ranks_[2]->Continue();
   EXPECT_EQ(ranks_[2]->WaitForLine("error "), "DEADLINE_EXCEEDED t2");
   ranks_[0]->WaitForLine("done ");

@@ -12,8 +12,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "client/psd.h"
+#include "core/base/clock.h"
+#include "core/base/timer.h"
 #include "core/carrier/faulty/faulty_network.h"
 #include "core/runtime/runtime.h"
 #include "core/services/calls/call_service.h"
@@ -62,9 +65,7 @@ class Job {
     std::thread end;
     int messages = 0;
     while (!done) {
-      if (!network_->Step()) {
-        std::this_thread::yield();
-      } else if (++messages == kill_at) {
+      if (Deliver() && ++messages == kill_at) {
         network_->Crash(victim);
         // The test must not wait for calls of the victim, which is still running in this process.
         end = std::thread([&] { Of(victim).Shutdown(absl::ZeroDuration()); });
@@ -79,7 +80,7 @@ class Job {
   void WaitUntilNothingIsLeft(const std::string& victim) {
     for (auto& worker : workers_) {
       while (worker->name() != victim && !HoldsNothing(*worker)) {
-        if (!network_->Step()) std::this_thread::yield();
+        Deliver();
       }
     }
   }
@@ -94,11 +95,28 @@ class Job {
   const Told& told() const { return told_; }
 
  private:
+  // Delivers a message. If there has been none for a while, time passes and Deliver returns false.
+  // So no lease ends because this thread was kept from delivering.
+  bool Deliver() {
+    if (network_->Step()) {
+      idle_ = 0;
+      return true;
+    }
+    if (++idle_ < 100) {
+      std::this_thread::yield();
+      return false;
+    }
+    absl::SleepFor(absl::Milliseconds(1));
+    clock_.Advance(absl::Milliseconds(1));
+    for (auto& worker : workers_) worker->timers().Poll();
+    return false;
+  }
   std::unique_ptr<worker::Runtime> NewRuntime(const std::string& name, const std::string& listen) {
     worker::RuntimeOptions options;
     options.name = name;
     options.listen = listen;
     options.carrier = network_->NewCarrier(name);
+    options.clock = &clock_;
     options.session.lease = absl::Milliseconds(300);
     options.session.retry_window = absl::Milliseconds(500);
     options.session.reconnect_min = absl::Milliseconds(1);
@@ -176,6 +194,8 @@ class Job {
   }
 
   std::shared_ptr<carrier::FaultyNetwork> network_ = carrier::FaultyNetwork::Create();
+  FakeClock clock_;
+  int idle_ = 0;  // calls of Deliver since the last message
   std::vector<std::unique_ptr<worker::Runtime>> workers_;  // the owners, then the trainer
   rpc::CallOptions call_;
   Told told_;

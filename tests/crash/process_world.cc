@@ -115,6 +115,16 @@ std::string Process::WaitForLine(absl::string_view prefix) {
   return "";
 }
 
+int Process::CountLines(absl::string_view prefix) {
+  pollfd waiting = {output_, POLLIN, 0};
+  while (poll(&waiting, 1, /*timeout=*/0) > 0 && ReadMore(output_, &unread_)) {
+  }
+  int count = 0;
+  for (std::string line; TakeLine(&unread_, &line);)
+    count += absl::StartsWith(line, prefix) ? 1 : 0;
+  return count;
+}
+
 void Process::Kill() {
   if (pid_ <= 0) return;
   kill(pid_, SIGKILL);
@@ -136,10 +146,15 @@ int Process::Terminate() {
 void Process::Stop() {
   PSD_CHECK(pid_ > 0, "the process has ended already");
   kill(pid_, SIGSTOP);
+  AwaitStop();
+}
+
+void Process::AwaitStop() {
   int state = 0;
-  while (waitpid(pid_, &state, WUNTRACED) < 0 && errno == EINTR) {
-  }
-  EXPECT_TRUE(WIFSTOPPED(state));
+  const bool changed =
+      Eventually([&] { return waitpid(pid_, &state, WUNTRACED | WNOHANG) == pid_; });
+  EXPECT_TRUE(changed && WIFSTOPPED(state)) << "process " << pid_ << " did not stop";
+  if (changed && !WIFSTOPPED(state)) pid_ = 0;  // it has ended
 }
 
 void Process::Continue() {

@@ -39,6 +39,9 @@ class Process {
   // prefix. Fails the test and returns "" if the child ends first, or does not print such a line
   // within `kPatience`.
   std::string WaitForLine(absl::string_view prefix);
+  // Reads what the child has said since then, without waiting, and returns how many of these lines
+  // start with `prefix`.
+  int CountLines(absl::string_view prefix);
 
   // Sends SIGKILL and returns when the process is gone.
   void Kill();
@@ -48,8 +51,11 @@ class Process {
   // Send SIGSTOP and SIGCONT. Stop() returns when the process is stopped.
   void Stop();
   void Continue();
+  // Returns when the process has stopped itself. Fails the test if it ends instead, or does not
+  // stop within `kPatience`.
+  void AwaitStop();
   bool running() const { return pid_ > 0; }
-  // The process id; 0 once it was killed or terminated.
+  // The process id; 0 once a function above has found the process ended.
   pid_t pid() const { return pid_; }
 
  private:

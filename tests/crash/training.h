@@ -39,7 +39,8 @@ inline WorkerOptions TrainerOptions(const std::string& name,
 class Training {
  public:
   static absl::StatusOr<Training> Create(Worker& worker, const std::vector<std::string>& owners,
-                                         int64_t elements, const JoinOptions& join = {}) {
+                                         int64_t elements, const JoinOptions& join = {},
+                                         const OptimizerSettings& settings = {}) {
     Training training(worker);
     for (const std::string& owner : owners) {
       CreateOptions options;
@@ -49,13 +50,14 @@ class Training {
     }
     Sgd sgd;
     sgd.lr = 1;
-    PSD_ASSIGN_OR_RETURN(
-        training.optimizer_,
-        DistributedOptimizer::Create(worker, kOptimizer, sgd, training.parameters_, {}, join));
+    PSD_ASSIGN_OR_RETURN(training.optimizer_,
+                         DistributedOptimizer::Create(worker, kOptimizer, sgd, training.parameters_,
+                                                      settings, join));
     return training;
   }
 
   const std::vector<RRef>& parameters() const { return parameters_; }
+  DistributedOptimizer& optimizer() { return *optimizer_; }
 
   // The phases of a step, to be called in this order.
   absl::Status Pull() {

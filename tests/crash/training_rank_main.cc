@@ -15,9 +15,6 @@
 // time (as in-average), or for the second time, after the first were handed to the carrier (as
 // further-in-average).
 
-#include <signal.h>
-#include <unistd.h>
-
 #include <atomic>
 #include <cstddef>
 #include <functional>
@@ -40,9 +37,7 @@
 #include "client/zero/zero_redundancy_optimizer.h"
 #include "core/base/status.h"
 #include "core/carrier/carrier.h"
-#include "core/carrier/grpc/grpc_factory.h"
-#include "core/carrier/shm/host_factory.h"
-#include "tests/core/picky_carrier.h"
+#include "tests/crash/mortal_carrier.h"
 #include "tests/crash/rank_lines.h"
 #include "tests/crash/training.h"
 
@@ -50,11 +45,6 @@ namespace psd::crash {
 namespace {
 
 constexpr int kLastStep = 3;  // of a rank that kills itself
-
-[[noreturn]] void Die() {
-  kill(getpid(), SIGKILL);
-  for (;;) pause();
-}
 
 // A message with more bytes has elements of parameters, gradients or state.
 constexpr size_t kElementsBytes = 64 << 10;
@@ -84,20 +74,6 @@ class Killer {
   const std::string stage_;
   std::atomic<int> sends_left_{0};  // messages with elements up to the death; 0: there is none
 };
-
-// The carrier of a worker that dies as `killer` says, which outlives it.
-absl::StatusOr<std::shared_ptr<carrier::Carrier>> MortalCarrier(Killer& killer,
-                                                                std::shared_ptr<Logger> logger) {
-  PSD_ASSIGN_OR_RETURN(auto inner,
-                       carrier::NewHostCarrier(carrier::GrpcCarrierOptions{},
-                                               /*shared_memory=*/true, std::move(logger)));
-  testing::PickyRules rules;
-  rules.refuses = [&killer](const carrier::Message& message) {
-    killer.BeforeSending(message);
-    return absl::OkStatus();
-  };
-  return std::make_shared<testing::PickyCarrier>(std::move(inner), std::move(rules));
-}
 
 absl::StatusOr<Replica> CreateReplica(Worker& worker) {
   std::vector<ReplicaParameter> parameters;
@@ -155,7 +131,10 @@ absl::Status Run(const std::string& name, const std::string& owner, const std::s
   options.listen = "127.0.0.1:0";
   options.session.lease = absl::Hours(1);  // a rank that is stopped comes back within it
   Killer killer(stage);
-  PSD_ASSIGN_OR_RETURN(auto carrier, MortalCarrier(killer, options.logger));
+  PSD_ASSIGN_OR_RETURN(
+      auto carrier,
+      MortalCarrier([&killer](const carrier::Message& message) { killer.BeforeSending(message); },
+                    options.logger));
   PSD_ASSIGN_OR_RETURN(auto worker, StartWithCarrier(std::move(carrier), std::move(options)));
   PSD_ASSIGN_OR_RETURN(Replica replica, CreateReplica(*worker));
   GroupOptions join;

@@ -1,4 +1,4 @@
-// The training of the demo, with the parameters on the CPU and on an emulated device of the owner.
+// The training of the demo, with the parameters on the CPU and on a device of the owner.
 
 #include <algorithm>
 #include <cstdint>
@@ -14,8 +14,8 @@
 #include "examples/fashion_mnist/model.h"
 #include "gtest/gtest.h"
 #include "tests/client/test_world.h"
-#include "tests/device/device_owner.h"
-#include "tests/device/test_device.h"
+#include "tests/device/device_under_test.h"
+#include "tests/device/owner_under_test.h"
 
 namespace psd {
 namespace {
@@ -56,7 +56,7 @@ double Accuracy(const examples::Batch& batch, const std::vector<Variable>& model
   return static_cast<double>(correct) / kImages;
 }
 
-class DemoTrainingTest : public ::testing::TestWithParam<uint64_t> {
+class DemoTrainingTest : public testing::OnDevice<::testing::TestWithParam<uint64_t>> {
  protected:
   struct Outcome {
     std::vector<float> losses;  // of all steps
@@ -90,14 +90,21 @@ class DemoTrainingTest : public ::testing::TestWithParam<uint64_t> {
     return outcome;
   }
 
-  DeviceOwner host_{"owner", testing::NewTestDevice(GetParam(), size_t{32} << 20)};
+  static testing::DeviceUnderTestOptions Options() {
+    testing::DeviceUnderTestOptions options;
+    options.budget_bytes = size_t{32} << 20;
+    options.seed = GetParam();
+    return options;
+  }
+
+  OwnerUnderTest host_{"owner", {}, Options()};
 };
 
-INSTANTIATE_TEST_SUITE_P(Seeds, DemoTrainingTest, ::testing::Values(1, 2));
+INSTANTIATE_TEST_SUITE_P(Orders, DemoTrainingTest, ::testing::Values(1, 2));
 
 TEST_P(DemoTrainingTest, LearnsAsWellOnADeviceAsOnTheCpu) {
   const Outcome on_cpu = Train("cpu");
-  const Outcome on_device = Train("emu:0");
+  const Outcome on_device = Train(testing::NameOfDevice());
   EXPECT_GT(on_cpu.accuracy, 0.9);
   EXPECT_NEAR(on_device.accuracy, on_cpu.accuracy, 0.03);
   for (size_t step = 0; step < kSteps; ++step)

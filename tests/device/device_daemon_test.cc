@@ -2,9 +2,13 @@
 
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "client/psd.h"
+#include "client/runtime_of.h"
+#include "core/device_loans/device_loans.h"
+#include "core/runtime/runtime.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/psd/v1/status.pb.h"
@@ -19,6 +23,7 @@ using ::testing::AllOf;
 using ::testing::FloatNear;
 using ::testing::HasSubstr;
 using ::testing::Pointwise;
+using ::testing::SizeIs;
 
 crash::DaemonOptions With(const std::string& devices) {
   crash::DaemonOptions options;
@@ -70,7 +75,8 @@ TEST_F(DeviceDaemonTest, AParameterThereIsSteppedAndPulledLikeOneOfTheCpu) {
   EXPECT_GT(status.devices(0).used_bytes(), 0u) << "the parameter called auto";
   EXPECT_EQ(status.devices(0).budget_bytes(), size_t{8} << 20);
   EXPECT_EQ(status.devices(1).budget_bytes(), size_t{4} << 20);
-  crash::Process psctl({"tools/cli/psctl", "status", "--address", daemon_.address().address});
+  crash::Process psctl(
+      {"tools/cli/psctl", "status", "--timeout", "60s", "--address", daemon_.address().address});
   EXPECT_THAT(psctl.WaitForLine("emu:0 "), HasSubstr("8 MiB"));
   EXPECT_THAT(psctl.WaitForLine("emu:1 "), HasSubstr("4 MiB"));
   EXPECT_THAT(psctl.WaitForLine("auto "), HasSubstr(" emu:0 "));
@@ -82,15 +88,25 @@ TEST_F(DeviceDaemonTest, AParameterThereIsSteppedAndPulledLikeOneOfTheCpu) {
 }
 
 // The trainer and the daemon are two processes on one device.
-TEST(SharedDeviceDaemonTest, ATrainerReadsTheDaemonsMemoryInPlace) {
-  crash::DaemonOptions shared = With("emu:0=64MiB");
-  shared.share_devices = true;
-  crash::Daemon daemon(shared);
+
+crash::DaemonOptions Sharing() {
+  crash::DaemonOptions options = With("emu:0=64MiB");
+  options.share_devices = true;
+  return options;
+}
+
+WorkerOptions SharingWith(const crash::Daemon& daemon) {
   WorkerOptions options;
   options.name = "trainer";
   options.owners = {daemon.address()};
   options.devices = {testing::NewSharedTestDevice(/*seed=*/0)};
   options.share_devices = true;
+  return options;
+}
+
+TEST(SharedDeviceDaemonTest, ATrainerReadsTheDaemonsMemoryInPlace) {
+  crash::Daemon daemon(Sharing());
+  const WorkerOptions options = SharingWith(daemon);
   const auto trainer = Must(Worker::Start(options));
   CreateOptions on_device;
   on_device.device = "emu:0";
@@ -110,13 +126,38 @@ TEST(SharedDeviceDaemonTest, ATrainerReadsTheDaemonsMemoryInPlace) {
   for (const v1::PeerState& peer : status.peers())
     if (peer.name() == "trainer") how = peer.device_memory();
   EXPECT_EQ(how, "in place; its process has borrowed 4000000 bytes in 1 blocks");
-  crash::Process psctl({"tools/cli/psctl", "status", "--address", daemon.address().address});
+  crash::Process psctl(
+      {"tools/cli/psctl", "status", "--timeout", "60s", "--address", daemon.address().address});
   EXPECT_THAT(psctl.WaitForLine("trainer "), HasSubstr("in place"));
 
   // The trainer goes on after the end of the daemon.
   daemon.process().Kill();
   EXPECT_EQ(first(), 3);
   pulled = Tensor();
+}
+
+TEST(SharedDeviceDaemonTest, ADaemonReadsGradientsOfTheTrainerInPlaceUntilItIsKilled) {
+  crash::Daemon daemon(Sharing());
+  const auto trainer = Must(Worker::Start(SharingWith(daemon)));
+  CreateOptions on_device;
+  on_device.device = "emu:0";
+  on_device.requires_grad = true;
+  const RRef w = Must(trainer->GetOrCreate("owner0", "w", Full({1'000'000}, 3), on_device));
+  auto optimizer = Must(DistributedOptimizer::Create(*trainer, Sgd{0.5}, {w}));
+  Context context = Must(trainer->NewContext());
+  CallOptions there;
+  there.device = "emu:0";
+  there.context = &context;
+  const Variable here = *Must(trainer->ToHere({w}, there))[0].As<Variable>();
+  const absl::Status back = context.Backward({Sum(here * here)});
+  ASSERT_TRUE(back.ok()) << back;
+  ASSERT_TRUE(optimizer->Step(context).ok());
+  EXPECT_EQ(Read(*trainer, w)[0], 0);
+  device_loans::DeviceLoans& loans = RuntimeOf(*trainer).loans();
+  ASSERT_THAT(loans.lent(), SizeIs(1));
+  EXPECT_EQ(loans.lent()[0].bytes, 4'000'000u);
+  daemon.process().Kill();
+  while (!loans.lent().empty()) std::this_thread::yield();
 }
 
 }  // namespace

@@ -12,7 +12,6 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "client/psd.h"
 #include "core/change/change.h"
 #include "core/change/changes.h"
 #include "core/change/replay.h"
@@ -49,90 +48,7 @@ using optim::OwnerOptimizer;
 using optim::ParameterGradient;
 using optim::StepPlan;
 using store::EntryPtr;
-using ::testing::Each;
-using ::testing::FloatNear;
 using ::testing::HasSubstr;
-using ::testing::Pointwise;
-
-// ---- a trainer that hosts its parameters itself
-
-class SelfHostedTest : public ::testing::TestWithParam<uint64_t> {
- protected:
-  SelfHostedTest() {
-    WorkerOptions options;
-    options.name = "self";
-    options.listen = "127.0.0.1:0";
-    options.devices = {device_};
-    worker_ = Must(Worker::Start(std::move(options)));
-  }
-  std::vector<RRef> Make(const std::string& name, const std::string& device) {
-    CreateOptions options;
-    options.requires_grad = true;
-    options.device = device;
-    std::vector<RRef> made;
-    for (const int64_t size : {4, 1500})
-      made.push_back(
-          Must(worker_->GetOrCreate("self", absl::StrCat(name, size), Full({size}, 2), options)));
-    return made;
-  }
-  // Backward of the sum of w * w * c, where the parameters are.
-  Context Differentiate(const std::vector<RRef>& parameters, const std::string& device, double c) {
-    Context context = Must(worker_->NewContext());
-    CallOptions here;
-    here.device = device;
-    here.context = &context;
-    std::vector<Variable> roots;
-    for (const Value& value : Must(worker_->ToHere(parameters, here))) {
-      const auto& w = *value.As<Variable>();
-      roots.push_back(Sum(w * w * c));
-    }
-    const absl::Status back = context.Backward(roots);
-    EXPECT_TRUE(back.ok()) << back;
-    return context;
-  }
-  void ExpectSame(const std::vector<RRef>& a, const std::vector<RRef>& b) {
-    for (size_t i = 0; i < a.size(); ++i)
-      EXPECT_THAT(Read(*worker_, a[i]), Pointwise(FloatNear(1e-5f), Read(*worker_, b[i])));
-  }
-
-  const std::shared_ptr<EmulatedDevice> device_ = testing::NewTestDevice(GetParam());
-  std::unique_ptr<Worker> worker_;
-};
-
-INSTANTIATE_TEST_SUITE_P(Seeds, SelfHostedTest, ::testing::Values(0, 1, 2));
-
-TEST_P(SelfHostedTest, AStepCopiesNoGradient) {
-  const std::vector<RRef> there = Make("there", "emu:0"), here = Make("here", "cpu");
-  auto on_device = Must(DistributedOptimizer::Create(*worker_, Adam{0.1}, there));
-  auto on_cpu = Must(DistributedOptimizer::Create(*worker_, Adam{0.1}, here));
-  StepOptions by_norm;
-  by_norm.clip_norm = 0.25;
-  for (const StepOptions& options : {StepOptions{}, by_norm, StepOptions{}}) {
-    Context context = Differentiate(there, "emu:0", 0.5);
-    const size_t copies = device_->copies_added();
-    const absl::Status stepped = on_device->Step(context, options);
-    ASSERT_TRUE(stepped.ok()) << stepped;
-    // A norm is one number.
-    EXPECT_EQ(device_->copies_added() - copies, options.clip_norm == 0.25 ? 1u : 0u);
-    ASSERT_TRUE(on_cpu->Step(Differentiate(here, "cpu", 0.5), options).ok());
-  }
-  ExpectSame(there, here);
-}
-
-TEST_P(SelfHostedTest, AGradientThatIsNotFiniteIsFoundThere) {
-  const std::vector<RRef> there = Make("there", "emu:0");
-  OptimizerSettings settings;
-  settings.loss_scaling = LossScaling::Dynamic();
-  auto optimizer = Must(DistributedOptimizer::Create(*worker_, Sgd{0.1}, there, settings));
-  StepOptions scaled;
-  scaled.loss_scale = optimizer->LossScale();
-  Context context = Differentiate(there, "emu:0", 3e38);
-  const size_t copies = device_->copies_added();
-  const absl::Status skipped = optimizer->Step(context, scaled);
-  ASSERT_TRUE(skipped.ok()) << skipped;
-  EXPECT_EQ(device_->copies_added() - copies, 1u);
-  for (const RRef& each : there) EXPECT_THAT(Read(*worker_, each), Each(2.0f));
-}
 
 // ---- an owner
 
@@ -141,6 +57,16 @@ class DeviceGradientsTest : public OwnerStepsTest {
   DeviceGradientsTest() : OwnerStepsTest(/*has_journal=*/false) {}
 
   Tensor There(const Tensor& tensor) { return *tensor.Clone(&device().memory()); }
+  // Takes all memory of the device that is left.
+  std::shared_ptr<Block> FillDevice() {
+    return Must(device().memory().Allocate(device().budget_bytes() - device().used_bytes()));
+  }
+  static optim::OptimizerSettings TwoTrainers() {
+    optim::OptimizerSettings settings;
+    settings.mode.kind = optim::UpdateMode::Kind::kSynchronous;
+    settings.mode.trainers = 2;
+    return settings;
+  }
   // Makes a step with this plan and waits for it.
   absl::Status StepBy(OwnerOptimizer& optimizer, StepPlan plan) {
     Answer answer;
@@ -213,8 +139,7 @@ TEST_P(DeviceGradientsTest, WhereThereIsNoRoomForSumsOfSquaresTheHostMakesThem) 
   const EntryPtr w = NewParameter("w", "emu:0", Full(5));
   const auto optimizer = NewOptimizer("main", {"sgd", {{"lr", 1}}}, {w});
   const StepPlan plan = PlanOf(*optimizer, w, There(Full(2)));
-  const size_t left = device().budget_bytes() - device().used_bytes();
-  const auto rest = Must(device().memory().Allocate(left));
+  const auto rest = FillDevice();
   EXPECT_EQ(Must(optim::SumOfSquares(plan)), 6 * 4.0);
 }
 
@@ -231,6 +156,51 @@ TEST_P(DeviceGradientsTest, SumsAreMadeOnTheDevice) {
     ASSERT_TRUE(StepBy(*optimizer, std::move(sum)).ok());
   }
   ExpectElements(w, Full(2));
+}
+
+// What trainers have lent is not written, so each sum needs memory of its own.
+TEST_P(DeviceGradientsTest, WhereThereIsNoRoomForSumsTheHostMakesThem) {
+  const auto half = [](float value) { return *ops::Cast(Full(value), DType::kF16); };
+  const EntryPtr w = NewParameter("w", "emu:0", Full(5)), h = NewParameter("h", "emu:0", half(5));
+  for (const EntryPtr& parameter : {w, h}) {
+    const auto optimizer =
+        NewOptimizer("o" + parameter->name, {"sgd", {{"lr", 1}}}, {parameter}, TwoTrainers());
+    const optim::ParameterTable& table = optimizer->table();
+    const auto value = [&](float each) { return parameter == w ? Full(each) : half(each); };
+    for (const bool first_is_there : {true, false}) {
+      StepPlan one = PlanOf(*optimizer, parameter, first_is_there ? There(value(1)) : value(1));
+      StepPlan other = PlanOf(*optimizer, parameter, There(value(2)));
+      const auto rest = FillDevice();
+      StepPlan sum = Must(table.Sum(std::move(one), std::move(other)));
+      ASSERT_TRUE(table.Round(sum).ok());
+      ASSERT_TRUE(sum.gradients[0].gradient->OnHost());
+      EXPECT_TRUE(ops::Equal(*sum.gradients[0].gradient, value(3)));
+    }
+    StepPlan sum = Must(table.Sum(PlanOf(*optimizer, parameter, There(value(1))),
+                                  PlanOf(*optimizer, parameter, There(value(2)))));
+    if (parameter == h) {
+      const auto rest = FillDevice();
+      ASSERT_TRUE(table.Round(sum).ok());
+      EXPECT_TRUE(sum.gradients[0].gradient->OnHost());
+    }
+    EXPECT_TRUE(ops::Equal(*sum.gradients[0].gradient->ToHost(), value(3)));
+  }
+}
+
+TEST_P(DeviceGradientsTest, ARoundIsSteppedIfThereIsNoRoomForItsSum) {
+  const EntryPtr w = NewParameter("w", "emu:0", Full(5));
+  const auto optimizer = NewOptimizer("main", {"sgd", {{"lr", 1}}}, {w}, TwoTrainers());
+  StepPlan one = PlanOf(*optimizer, w, There(Full(1))),
+           other = PlanOf(*optimizer, w, There(Full(3)));
+  Answer first, second;
+  Step(*optimizer, std::move(one), first, runtime().ids().Next());
+  device().FailAllocation(1);
+  Step(*optimizer, std::move(other), second, runtime().ids().Next(), {}, kTrainer + 1);
+  Await(first);
+  Await(second);
+  ASSERT_TRUE(first.result.ok()) << first.result.status();
+  ASSERT_TRUE(second.result.ok()) << second.result.status();
+  ExpectElements(w, Full(3));  // by their mean
 }
 
 TEST_P(DeviceGradientsTest, SumsOfHalvesAreRoundedOnce) {
@@ -287,10 +257,7 @@ TEST_P(DeviceGradientsTest, NormsAreSumsOverDevicesAndTheHost) {
 
 TEST_P(DeviceGradientsTest, ARoundOfSeveralTrainersIsMeasuredAndSteppedThere) {
   const EntryPtr w = NewParameter("w", "emu:0", Full(5));
-  optim::OptimizerSettings settings;
-  settings.mode.kind = optim::UpdateMode::Kind::kSynchronous;
-  settings.mode.trainers = 2;
-  const auto optimizer = NewOptimizer("main", {"sgd", {{"lr", 1}}}, {w}, settings);
+  const auto optimizer = NewOptimizer("main", {"sgd", {{"lr", 1}}}, {w}, TwoTrainers());
   Answer first, second;
   Step(*optimizer, PlanOf(*optimizer, w, There(Full(1))), first, runtime().ids().Next());
   Step(*optimizer, PlanOf(*optimizer, w, There(Full(3))), second, runtime().ids().Next(), {},

@@ -1,4 +1,4 @@
-// Every operator that programs know, forward and backward, on an emulated device: as on the CPU.
+// Every operator that programs know, forward and backward, on a device: as on the CPU.
 
 #include <cstdint>
 #include <memory>
@@ -12,14 +12,13 @@
 #include "core/autograd/operators.h"
 #include "core/autograd/variable.h"
 #include "core/base/device.h"
-#include "core/device/emulated/emulated_device.h"
 #include "core/tensor/copy_to.h"
 #include "core/tensor/dtype.h"
 #include "gtest/gtest.h"
 #include "tests/core/autograd/gradient_check.h"
 #include "tests/core/autograd/legal_calls.h"
 #include "tests/core/tensor/compare.h"
-#include "tests/device/test_device.h"
+#include "tests/device/device_under_test.h"
 
 namespace psd {
 namespace {
@@ -63,12 +62,15 @@ void ExpectNear(const Tensor& there, const Tensor& here, const Device* device) {
       << there.ToHost()->ToString() << " beside " << here.ToString();
 }
 
-class DeviceOperatorsTest : public ::testing::TestWithParam<uint64_t> {};
+class DeviceOperatorsTest : public testing::OnDevice<::testing::TestWithParam<uint64_t>> {};
 
-INSTANTIATE_TEST_SUITE_P(Seeds, DeviceOperatorsTest, ::testing::Values(0, 1));
+INSTANTIATE_TEST_SUITE_P(Orders, DeviceOperatorsTest, ::testing::Values(0, 1));
 
 TEST_P(DeviceOperatorsTest, GiveResultsAndGradientsThere) {
-  const std::shared_ptr<EmulatedDevice> device = testing::NewTestDevice(GetParam());
+  testing::DeviceUnderTestOptions options;
+  options.budget_bytes = size_t{16} << 20;
+  options.seed = GetParam();
+  const std::shared_ptr<Device> device = testing::OpenDeviceUnderTest(options);
   for (const testing::LegalCall& call : testing::LegalCalls()) {
     SCOPED_TRACE(call.op);
     const Outcome here = OutcomeOf(call, nullptr), there = OutcomeOf(call, device.get());

@@ -1,6 +1,5 @@
-// Every dense optimizer in every mode on an emulated device: its steps give the values of equal
-// parameters on the CPU. The tests run with several seeds, which decide in which order the device
-// works.
+// Every dense optimizer in every mode on a device: its steps give the values of equal parameters on
+// the CPU. The tests run with several seeds, which decide in which order an emulated device works.
 
 #include <cstdint>
 #include <memory>
@@ -11,12 +10,12 @@
 #include "absl/strings/str_cat.h"
 #include "client/psd.h"
 #include "core/base/status.h"
-#include "core/device/emulated/emulated_device.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/client/test_world.h"
 #include "tests/device/dense_optimizers.h"
-#include "tests/device/device_owner.h"
+#include "tests/device/device_under_test.h"
+#include "tests/device/owner_under_test.h"
 
 namespace psd {
 namespace {
@@ -25,7 +24,7 @@ using ::testing::FloatNear;
 using ::testing::Ne;
 using ::testing::Pointwise;
 
-class DeviceOptimizersTest : public ::testing::TestWithParam<uint64_t> {
+class DeviceOptimizersTest : public testing::OnDevice<::testing::TestWithParam<uint64_t>> {
  protected:
   RRef Make(const std::string& name, const std::string& device, DType dtype) {
     CreateOptions options;
@@ -48,11 +47,11 @@ class DeviceOptimizersTest : public ::testing::TestWithParam<uint64_t> {
     return testing::ReadAsFloats(*trainer_, {parameter});
   }
 
-  DeviceOwner host_{"owner", {}, GetParam()};
+  OwnerUnderTest host_{"owner", {}, GetParam()};
   std::unique_ptr<Worker> trainer_ = StartTrainer("trainer", {host_.owner().address()});
 };
 
-INSTANTIATE_TEST_SUITE_P(Seeds, DeviceOptimizersTest, ::testing::Values(0, 1));
+INSTANTIATE_TEST_SUITE_P(Orders, DeviceOptimizersTest, ::testing::Values(0, 1));
 
 TEST_P(DeviceOptimizersTest, StepsInEveryModeEqualThoseOfTheCpu) {
   const std::vector<UpdateMode> modes = {UpdateMode::Asynchronous(), UpdateMode::Synchronous(1),
@@ -80,9 +79,9 @@ TEST_P(DeviceOptimizersTest, StepsInEveryModeEqualThoseOfTheCpu) {
         EXPECT_THAT(ends[0], Ne(before));
         return ends;
       };
-      const size_t launched = host_.device().kernels_launched();
-      const auto there = steps("emu:0");
-      EXPECT_GT(host_.device().kernels_launched(), launched);
+      const testing::NewKernels kernels(host_.device());
+      const auto there = steps(testing::NameOfDevice());
+      kernels.ExpectSome();
       const auto here = steps("cpu");
       for (size_t i = 0; i < here.size(); ++i)
         EXPECT_THAT(there[i], Pointwise(FloatNear(1e-5f), here[i])) << i;

@@ -2,6 +2,7 @@
 
 // An owner with an emulated device, whose memory the host cannot read.
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -9,13 +10,13 @@
 
 #include "core/device/emulated/emulated_device.h"
 #include "core/runtime/runtime.h"
-#include "tests/client/test_world.h"
+#include "tests/device/owner_with.h"
 #include "tests/device/test_device.h"
 
 namespace psd {
 
 // Its device is called "emu:0" (tests/device/test_device.h).
-class DeviceOwner {
+class DeviceOwner : public OwnerWith<EmulatedDevice> {
  public:
   static constexpr size_t kBudgetBytes = size_t{1} << 20;  // of the device
 
@@ -25,19 +26,7 @@ class DeviceOwner {
   // As above, with another device.
   DeviceOwner(const std::string& name, std::shared_ptr<EmulatedDevice> device,
               worker::RuntimeOptions options = {})
-      : device_(std::move(device)), owner_(name, WithDevice(*this, std::move(options))) {}
-
-  TestOwner& owner() { return owner_; }
-  EmulatedDevice& device() { return *device_; }
-
- private:
-  static worker::RuntimeOptions WithDevice(DeviceOwner& self, worker::RuntimeOptions options) {
-    options.devices.push_back(self.device_);
-    return options;
-  }
-
-  const std::shared_ptr<EmulatedDevice> device_;
-  TestOwner owner_;
+      : OwnerWith(name, std::move(device), std::move(options)) {}
 };
 
 }  // namespace psd

@@ -1,11 +1,9 @@
-// Steps of tables of rows on an emulated device, against steps of the same tables on the CPU. The
-// tests run with several seeds, which decide in which order the device works.
+// Steps of tables of rows on an emulated device: its operations, faults and memory. The tests run
+// with several seeds, which decide in which order the device works.
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <memory>
-#include <random>
 #include <string>
 #include <thread>
 #include <utility>
@@ -25,23 +23,19 @@
 #include "core/device_kernels/emulated/row_kernels.h"
 #include "core/optim/functional/optimizer_spec.h"
 #include "core/optim/owner/owner_optimizer.h"
-#include "core/optim/parameters/parameter_table.h"
-#include "core/optim/parameters/stepped_parameter.h"
 #include "core/optim/rows/row_kernels.h"
 #include "core/optim/steps/step_request.h"
 #include "core/runtime/runtime.h"
-#include "core/store/rows.h"
 #include "core/store/store.h"
 #include "core/tensor/dtype.h"
-#include "core/tensor/sparse_tensor.h"
 #include "core/tensor/tensor.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/client/test_world.h"
 #include "tests/device/device_owner.h"
 #include "tests/device/owner_steps.h"
+#include "tests/device/row_steps.h"
 #include "tests/device/stall.h"
-#include "tests/kernels/cpu_fuses.h"
 
 namespace psd {
 namespace {
@@ -56,40 +50,6 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::Stall;
 
-constexpr int64_t kRows = 12;
-
-// Elements of either dtype in [-1, 1).
-Tensor Random(const Shape& shape, DType dtype, unsigned seed) {
-  std::mt19937 random(seed);
-  Tensor tensor = *Tensor::Empty(shape, dtype);
-  for (int64_t i = 0; i < shape.NumElements(); ++i) {
-    const double x = static_cast<double>(random() % 20000) / 10000 - 1;
-    if (dtype == DType::kF32) {
-      tensor.mutable_data<float>()[i] = static_cast<float>(x);
-    } else {
-      tensor.mutable_data<double>()[i] = x;
-    }
-  }
-  return tensor;
-}
-
-// All optimizers of rows. `exact`: with the CPU's bits.
-struct RowCase {
-  OptimizerSpec spec;
-  bool exact = true;
-};
-std::vector<RowCase> RowCases() {
-  return {{{"sgd", {{"lr", 0.1}}}},
-          {{"sgd", {{"lr", 0.1}, {"momentum", 0.9}, {"dampening", 0.3}}}},
-          {{"sgd", {{"lr", 0.1}, {"momentum", 0.5}, {"nesterov", 1}, {"maximize", 1}}}},
-          {{"adagrad", {{"lr", 0.1}}}},
-          {{"adagrad",
-            {{"lr", 0.1}, {"lr_decay", 0.5}, {"eps", 0.1}, {"initial_accumulator_value", 0.25}}}},
-          {{"sparse_adam", {{"lr", 0.1}}}},
-          {{"sparse_adam", {{"lr", 0.1}, {"beta1", 0.5}, {"maximize", 1}}}},
-          {{"rowwise_adagrad", {{"lr", 0.1}, {"lr_decay", 0.1}, {"maximize", 1}}}, false}};
-}
-
 // Optimizers with the operations of a step and the allocations for each of its tables.
 struct FailingCase {
   OptimizerSpec spec;
@@ -103,118 +63,16 @@ std::vector<FailingCase> FailingCases() {
           {{"sgd", {{"lr", 0.1}, {"momentum", 0.9}}}, 2, 1}};
 }
 
-class DeviceRowsTest : public OwnerStepsTest {
+class DeviceRowsTest : public RowSteps<OwnerStepsTest> {
  protected:
-  static store::Rows& RowsOf(const EntryPtr& table) { return *store::AsRows(table->value); }
-
-  // A gradient of the table with random values for these ids.
-  static ParameterGradient GradientOf(const EntryPtr& table, const std::vector<int64_t>& ids,
-                                      unsigned seed) {
-    const store::Rows& rows = RowsOf(table);
-    const auto count = static_cast<int64_t>(ids.size());
-    const Tensor values = Random({count, rows.shape()[1]}, rows.dtype(), seed);
-    ParameterGradient gradient;
-    gradient.parameter = table->id;
-    gradient.version = rows.version();
-    gradient.sparse = {
-        Must(SparseTensor::Create(rows.shape(), Tensor::Of<int64_t>({1, count}, ids), values))};
-    return gradient;
-  }
-  absl::Status Step(OwnerOptimizer& optimizer, StepPlan plan, const StepTerms& terms = {}) {
-    Answer answer;
-    OwnerStepsTest::Step(optimizer, std::move(plan), answer, runtime().ids().Next(), terms);
-    Await(answer);
-    return answer.result.status();
-  }
-  absl::Status Step(OwnerOptimizer& optimizer, std::vector<ParameterGradient> gradients,
-                    const StepTerms& terms = {}) {
-    return Step(optimizer, Must(optimizer.table().Plan(std::move(gradients))), terms);
-  }
-  // The bytes of a table and of its state.
-  static std::string Contents(const OwnerOptimizer& optimizer, const EntryPtr& table) {
-    const auto& stepped = optimizer.table()[*optimizer.table().Find(table->id)];
-    store::Rows& rows = RowsOf(table);
-    std::string contents(rows.bytes(), '\0');
-    const auto bytes = [&contents](size_t at) {
-      return reinterpret_cast<std::byte*>(contents.data() + at);
-    };
-    EXPECT_TRUE(rows.ReadElements(0, bytes(0), rows.bytes()).ok());
-    for (const optim::StateArray& array : stepped.state()) {
-      const size_t at = contents.size();
-      contents.resize(at + array.bytes);
-      EXPECT_TRUE(CopyBytes(nullptr, bytes(at), array.device, array.data, array.bytes).ok());
-    }
-    return contents;
-  }
-  template <typename T>
-  static void ExpectNear(const std::string& got, const std::string& want, double tolerance) {
-    for (size_t at = 0; at < want.size(); at += sizeof(T)) {
-      T a, b;
-      std::memcpy(&a, got.data() + at, sizeof(T));
-      std::memcpy(&b, want.data() + at, sizeof(T));
-      ASSERT_NEAR(a, b, tolerance) << "element " << at / sizeof(T);
-    }
-  }
-  static void ExpectSame(const std::string& got, const std::string& want, DType dtype, bool exact) {
-    ASSERT_EQ(got.size(), want.size());
-    if (exact && testing::CpuFuses()) {
-      EXPECT_TRUE(got == want) << "other bits";
-    } else if (dtype == DType::kF32) {
-      ExpectNear<float>(got, want, 1e-5);
-    } else {
-      ExpectNear<double>(got, want, 1e-13);
-    }
-  }
   // Waits until a step has been added to the stalled device.
   static void AwaitUnderWay(const EntryPtr& table, const Answer& answer) {
     while (RowsOf(table).version() == 1 && !answer.given) std::this_thread::yield();
     EXPECT_FALSE(answer.given) << answer.result.status();
   }
-  EntryPtr NewTableThere(const std::string& name, unsigned seed = 1) {
-    return NewTable(name, "emu:0", Random({kRows, 3}, DType::kF32, seed));
-  }
-  EntryPtr NewTableHere(const std::string& name, unsigned seed = 1) {
-    return NewTable(name, "cpu", Random({kRows, 3}, DType::kF32, seed));
-  }
-
-  const OptimizerSpec adagrad_{"adagrad", {{"lr", 0.1}}};
 };
 
 INSTANTIATE_TEST_SUITE_P(Seeds, DeviceRowsTest, ::testing::Values(0, 1, 2));
-
-TEST_P(DeviceRowsTest, EachOptimizerEqualsTheCpus) {
-  const std::vector<std::vector<int64_t>> steps = {
-      {7, 0, 7, 3, 7, 3}, {}, {11, 11}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 0, 0, 11}, {4}};
-  StepTerms scaled, limited;
-  scaled.gradient_scale = 0.5;
-  limited.gradient_scale = 2, limited.gradient_limit = 0.25;
-  const std::vector<StepTerms> terms = {{}, scaled, limited, {}, limited};
-  unsigned number = 0;
-  for (const RowCase& each : RowCases()) {
-    for (const DType dtype : {DType::kF32, DType::kF64}) {
-      for (const int64_t width : {1, 5, 33}) {
-        const std::string name = absl::StrCat(++number, "/", each.spec.type, "/", width);
-        SCOPED_TRACE(name);
-        const Tensor elements = Random({kRows, width}, dtype, number);
-        const EntryPtr there = NewTable("there" + name, "emu:0", elements);
-        const EntryPtr here = NewTable("here" + name, "cpu", elements);
-        const auto on_device = NewOptimizer("on_device" + name, each.spec, {there});
-        const auto on_cpu = NewOptimizer("on_cpu" + name, each.spec, {here});
-        for (size_t i = 0; i < steps.size(); ++i) {
-          SCOPED_TRACE(absl::StrCat("step ", i));
-          const auto seed = static_cast<unsigned>(100 + i);
-          const absl::Status stepped =
-              Step(*on_device, {GradientOf(there, steps[i], seed)}, terms[i]);
-          ASSERT_TRUE(stepped.ok()) << stepped;
-          ASSERT_TRUE(Step(*on_cpu, {GradientOf(here, steps[i], seed)}, terms[i]).ok());
-          ExpectSame(Contents(*on_device, there), Contents(*on_cpu, here), dtype, each.exact);
-          EXPECT_EQ(on_device->table()[0].steps(), static_cast<int64_t>(i) + 1);
-          EXPECT_EQ(RowsOf(there).version(), i + 2);
-        }
-      }
-    }
-  }
-}
 
 // No row is copied to the host: the device groups the entries with five kernels, and steps the rows
 // with one. The host groups only for optimizers that also move rows without a gradient.
@@ -235,47 +93,6 @@ TEST_P(DeviceRowsTest, AStepIsOfTheDevicesKernels) {
   EXPECT_EQ(kernels_of(*mover, moving, {5, 2, 5}), 1u);
   EXPECT_EQ(kernels_of(*mover, moving, {}), 1u);
   EXPECT_TRUE(AllPinnedMemoryIsFree());
-}
-
-TEST_P(DeviceRowsTest, SumsOfGradientsAndTheirNormsEqualTheCpus) {
-  const EntryPtr there = NewTableThere("there"), here = NewTableHere("here");
-  const auto on_device = NewOptimizer("on_device", adagrad_, {there});
-  const auto on_cpu = NewOptimizer("on_cpu", adagrad_, {here});
-  const auto sum = [](const OwnerOptimizer& optimizer, const EntryPtr& table) {
-    const optim::ParameterTable& parameters = optimizer.table();
-    return Must(parameters.Sum(Must(parameters.Plan({GradientOf(table, {7, 0, 7}, 3)})),
-                               Must(parameters.Plan({GradientOf(table, {1, 7}, 4)}))));
-  };
-  StepPlan far = sum(*on_device, there), near = sum(*on_cpu, here);
-  const double squares = Must(optim::SumOfSquares(near));
-  EXPECT_GT(squares, 0);
-  EXPECT_EQ(Must(optim::SumOfSquares(far)), squares);
-  ASSERT_TRUE(Step(*on_device, std::move(far)).ok());
-  ASSERT_TRUE(Step(*on_cpu, std::move(near)).ok());
-  ExpectSame(Contents(*on_device, there), Contents(*on_cpu, here), DType::kF32, true);
-}
-
-TEST_P(DeviceRowsTest, IdsOutOfRangeAreRefusedBeforeAnythingChanges) {
-  const EntryPtr table = NewTableThere("table"),
-                 larger = NewTable("larger", "emu:0", Random({kRows + 1, 3}, DType::kF32, 1));
-  const auto optimizer = NewOptimizer("main", adagrad_, {table});
-  const std::string before = Contents(*optimizer, table);
-  const size_t kernels = device().kernels_launched();
-  for (const int64_t id : {int64_t{-1}, kRows}) {
-    const absl::Status refused =
-        SparseTensor::Create(RowsOf(table).shape(), Tensor::Of<int64_t>({1, 2}, {0, id}),
-                             Random({2, 3}, DType::kF32, 1))
-            .status();
-    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << refused;
-    EXPECT_THAT(std::string(refused.message()), HasSubstr(absl::StrCat(id)));
-  }
-  ParameterGradient gradient = GradientOf(larger, {0, kRows}, 3);
-  gradient.parameter = table->id;
-  const absl::Status refused = optimizer->table().Plan({gradient}).status();
-  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << refused;
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("another shape"));
-  EXPECT_EQ(device().kernels_launched(), kernels);
-  EXPECT_EQ(Contents(*optimizer, table), before);
 }
 
 // No thread waits for the device, also not those of the steps behind the first one.
@@ -466,21 +283,6 @@ TEST_P(DeviceRowsTest, RepeatedIdsNeedNoMemoryForGroups) {
   ExpectSame(Contents(*on_device, there), Contents(*on_cpu, here), DType::kF32, true);
 }
 
-// The copies of the gradient then wait for the device.
-TEST_P(DeviceRowsTest, AStepNeedsNoPinnedMemory) {
-  const OptimizerSpec momentum{"sgd", {{"lr", 0.1}, {"momentum", 0.9}}};
-  for (const OptimizerSpec& spec : {adagrad_, momentum}) {
-    Restart();
-    const EntryPtr there = NewTableThere("there"), here = NewTableHere("here");
-    const auto on_device = NewOptimizer("on_device", spec, {there});
-    const auto on_cpu = NewOptimizer("on_cpu", spec, {here});
-    const auto all = Must(device().pinned_memory().Allocate(EmulatedDeviceOptions().pinned_bytes));
-    ASSERT_TRUE(Step(*on_device, {GradientOf(there, {4, 9, 4}, 3)}).ok());
-    ASSERT_TRUE(Step(*on_cpu, {GradientOf(here, {4, 9, 4}, 3)}).ok());
-    ExpectSame(Contents(*on_device, there), Contents(*on_cpu, here), DType::kF32, true);
-  }
-}
-
 TEST_P(DeviceRowsTest, AStepLeavesNoMemoryBehind) {
   const EntryPtr table = NewTableThere("table");
   const auto optimizer = NewOptimizer("main", adagrad_, {table});
@@ -523,11 +325,11 @@ TEST(DeviceWithoutRowKernelsTest, ItsTablesHaveNoOptimizer) {
   options.devices.push_back(Must(EmulatedDevice::Create(1, device))[0]);
   TestOwner owner("owner", options);
   change::Changes& changes = owner.runtime().changes();
-  const EntryPtr table =
-      Must(changes
-               .Apply(change::CreateValue{
-                   {}, "table", nullptr, Random({kRows, 3}, DType::kF32, 1), true, true, "emu:0"})
-               .Wait());
+  const EntryPtr table = Must(
+      changes
+          .Apply(change::CreateValue{
+              {}, "table", nullptr, RandomElements({12, 3}, DType::kF32, 1), true, true, "emu:0"})
+          .Wait());
   for (const char* type : {"sgd", "adagrad", "rowwise_adagrad", "sparse_adam"}) {
     change::CreateOptimizer creation;
     creation.name = type;

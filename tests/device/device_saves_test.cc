@@ -1,5 +1,5 @@
-// Saves and loads of the state of every dense optimizer, on an emulated device and on the CPU: a
-// model that is loaded on either goes on as one that was never interrupted there.
+// Saves and loads of the state of every dense optimizer, on a device and on the CPU: a model that
+// is loaded on either goes on as one that was never interrupted there.
 
 #include <cstddef>
 #include <map>
@@ -19,7 +19,8 @@
 #include "tests/core/checkpoint/fake_file_system.h"
 #include "tests/core/checkpoint/fake_root.h"
 #include "tests/device/dense_optimizers.h"
-#include "tests/device/device_owner.h"
+#include "tests/device/device_under_test.h"
+#include "tests/device/owner_under_test.h"
 #include "tests/kernels/cpu_fuses.h"
 
 namespace psd {
@@ -36,8 +37,8 @@ constexpr int kStepsAfter = 3;
 
 using Disk = std::shared_ptr<checkpoint::FakeFileSystem>;
 
-// An owner with emu:0 and a trainer with a model on one of the owner's devices: a parameter of f32
-// and one of bf16 that is rounded at random, which are groups of one optimizer.
+// An owner with a device, and a trainer with a model on this device or on the owner's CPU: a
+// parameter of f32 and one of bf16 that is rounded at random, which are groups of one optimizer.
 class Job {
  public:
   // `own`: the owner writes its files of saves itself.
@@ -98,7 +99,7 @@ class Job {
 
   const OptimizerSpec spec_;
   const Disk disk_;
-  DeviceOwner host_;
+  OwnerUnderTest host_;
   const std::unique_ptr<Worker> trainer_ = StartTrainer("trainer", {host_.owner().address()});
   std::vector<ParameterGroup> groups_{2};
   std::vector<RRef> rrefs_;
@@ -145,13 +146,13 @@ void ExpectSame(const std::vector<float>& got, const std::vector<float>& want, b
   }
 }
 
-class DeviceSavesTest : public ::testing::TestWithParam<bool> {};
+class DeviceSavesTest : public testing::OnDevice<::testing::TestWithParam<bool>> {};
 
 INSTANTIATE_TEST_SUITE_P(Ways, DeviceSavesTest, ::testing::Bool(),
                          [](const auto& way) { return way.param ? "Own" : "Streamed"; });
 
 TEST_P(DeviceSavesTest, EveryOptimizerGoesOnWhereItIsLoaded) {
-  const std::vector<std::string> devices = {"emu:0", "cpu"};
+  const std::vector<std::string> devices = {testing::NameOfDevice(), "cpu"};
   for (const OptimizerSpec& spec : testing::DenseOptimizers()) {
     std::map<std::string, Training> runs;
     for (const std::string& device : devices) {

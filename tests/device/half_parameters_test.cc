@@ -1,6 +1,6 @@
-// Parameters of f16 and bf16 on an emulated device: the steps of every dense optimizer give the
-// values of equal parameters on the CPU. The tests run with several seeds, which decide in which
-// order the device works.
+// Parameters of f16 and bf16 on a device: the steps of every dense optimizer give the values of
+// equal parameters on the CPU. The tests run with several seeds, which decide in which order an
+// emulated device works.
 
 #include <cstdint>
 #include <memory>
@@ -11,14 +11,14 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "client/psd.h"
-#include "core/device/emulated/emulated_device.h"
 #include "core/tensor/dtype.h"
 #include "core/tensor/tensor.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/client/test_world.h"
 #include "tests/device/dense_optimizers.h"
-#include "tests/device/device_owner.h"
+#include "tests/device/device_under_test.h"
+#include "tests/device/owner_under_test.h"
 #include "tests/kernels/cpu_fuses.h"
 
 namespace psd {
@@ -66,28 +66,28 @@ class HalfModel {
   std::unique_ptr<DistributedOptimizer> optimizer_;
 };
 
-class HalfParametersTest : public ::testing::TestWithParam<uint64_t> {
+class HalfParametersTest : public testing::OnDevice<::testing::TestWithParam<uint64_t>> {
  protected:
-  DeviceOwner host_{"owner", {}, GetParam()};
+  OwnerUnderTest host_{"owner", {}, GetParam()};
   std::unique_ptr<Worker> trainer_ = StartTrainer("trainer", {host_.owner().address()});
 };
 
-INSTANTIATE_TEST_SUITE_P(Seeds, HalfParametersTest, ::testing::Values(0, 1));
+INSTANTIATE_TEST_SUITE_P(Orders, HalfParametersTest, ::testing::Values(0, 1));
 
 // They have the same bits where the CPU's kernels fuse. Elsewhere an element is rounded to a
 // neighbour now and then.
 TEST_P(HalfParametersTest, StepsOfEveryOptimizerEqualThoseOfTheCpu) {
   for (const OptimizerSpec& spec : testing::DenseOptimizers()) {
     SCOPED_TRACE(spec.type);
-    HalfModel there(*trainer_, "emu:0", spec), here(*trainer_, "cpu", spec);
+    HalfModel there(*trainer_, testing::NameOfDevice(), spec), here(*trainer_, "cpu", spec);
     const std::vector<std::vector<float>> before = there.Read();
     ASSERT_EQ(before, here.Read());
     ASSERT_EQ(before[1], before[2]);
     for (const double c : {0.5, -1.0, 2.0, 0.25, 1.0}) {
       SCOPED_TRACE(c);
-      const size_t launched = host_.device().kernels_launched();
+      const testing::NewKernels kernels(host_.device());
       there.Step(c);
-      EXPECT_GT(host_.device().kernels_launched(), launched);
+      kernels.ExpectSome();
       here.Step(c);
       const std::vector<std::vector<float>> got = there.Read(), want = here.Read();
       for (size_t i = 0; i < want.size(); ++i) {
@@ -110,7 +110,8 @@ TEST_P(HalfParametersTest, RoundingAtRandomMovesByStepsThatAreTooSmallForTheNear
   std::vector<RRef> both;
   const Tensor ones = Must(Tensor::Full({1024}, DType::kBF16, 1));
   for (size_t i = 0; i < 2; ++i) {
-    both.push_back(testing::MakeOn(*trainer_, "emu:0", absl::StrCat("w", i), 1024, DType::kBF16));
+    both.push_back(testing::MakeOn(*trainer_, testing::NameOfDevice(), absl::StrCat("w", i), 1024,
+                                   DType::kBF16));
     Must(trainer_->Assign(both[i], ones));
     groups[i].parameters = {both[i]};
   }

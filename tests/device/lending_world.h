@@ -12,8 +12,10 @@
 #include <vector>
 
 #include "client/psd.h"
+#include "client/runtime_of.h"
 #include "core/device/emulated/emulated_device.h"
 #include "core/device_loans/device_loans.h"
+#include "core/rpc/rpc_agent.h"
 #include "core/runtime/runtime.h"
 #include "core/services/status/status_service.h"
 #include "core/services/values/value_methods.h"
@@ -60,7 +62,20 @@ class World {
     options.devices = {device_};
     options.share_devices = trainer_shares;
     options.shared_memory = trainer_shares_memory;
-    trainer_ = Must(Worker::Start(std::move(options)));
+    // On a busy machine the first link may use the network, because shared memory takes too long.
+    for (int attempt = 0; attempt < 20; ++attempt) {
+      trainer_.reset();
+      while (HasPeer(host_.owner().runtime(), "trainer",
+                     [](const auto& peer) { return peer.epoch_here != 0; })) {
+        std::this_thread::yield();  // the session of the trainer before, whose name this one takes
+      }
+      trainer_ = Must(Worker::Start(options));
+      if (!trainer_shares_memory || HasPeer(RuntimeOf(*trainer_), "owner", [](const auto& peer) {
+            return peer.shares_memory();
+          })) {
+        break;
+      }
+    }
     there_.device = "emu:0";
   }
 
@@ -77,24 +92,23 @@ class World {
     Must(trainer_->Assign(parameter, Must(Tensor::Full({kElements}, DType::kF32, element))));
   }
   device_loans::DeviceLoans& loans() { return host_.owner().runtime().loans(); }
-  size_t BytesLent() {
-    size_t bytes = 0;
-    for (const device_loans::Lent& one : loans().lent()) bytes += one.bytes;
-    return bytes;
-  }
+  size_t BytesLent() { return BytesLent(loans()); }
   void AwaitNothingLent() {
     while (!loans().lent().empty()) std::this_thread::yield();
   }
+  // What the trainer has lent to the owner.
+  size_t GradientBytesLent() { return BytesLent(trainers_loans()); }
+  void AwaitNoGradientLent() {
+    while (!trainers_loans().lent().empty()) std::this_thread::yield();
+  }
+  device_loans::DeviceLoans& trainers_loans() { return RuntimeOf(*trainer_).loans(); }
   store::Parameter& At(const RRef& parameter) {
     return *Must(host_.owner().runtime().store().Get(parameter.value_id()))->parameter;
   }
   // How the owner's status says that the trainer reads it.
-  std::string HowRead() {
-    const v1::WorkerStatus status = host_.owner().runtime().status().Collect({});
-    for (const v1::PeerState& peer : status.peers())
-      if (peer.name() == "trainer") return peer.device_memory();
-    return "no such peer";
-  }
+  std::string HowRead() { return HowRead(host_.owner().runtime(), "trainer"); }
+  // How the trainer's status says that the owner reads it.
+  std::string HowGradientsAreRead() { return HowRead(RuntimeOf(*trainer_), "owner"); }
 
   DeviceOwner& host() { return host_; }
   EmulatedDevice& owners_device() { return host_.device(); }
@@ -103,6 +117,25 @@ class World {
   const CallOptions& there() const { return there_; }
 
  private:
+  template <typename Test>
+  static bool HasPeer(worker::Runtime& runtime, const std::string& name, const Test& test) {
+    const std::vector<rpc::PeerStatus> peers = runtime.agent().Peers();
+    return std::any_of(peers.begin(), peers.end(), [&](const rpc::PeerStatus& peer) {
+      return peer.peer.name == name && test(peer);
+    });
+  }
+  static size_t BytesLent(device_loans::DeviceLoans& loans) {
+    size_t bytes = 0;
+    for (const device_loans::Lent& one : loans.lent()) bytes += one.bytes;
+    return bytes;
+  }
+  static std::string HowRead(worker::Runtime& lender, const std::string& borrower) {
+    const v1::WorkerStatus status = lender.status().Collect({});
+    for (const v1::PeerState& peer : status.peers())
+      if (peer.name() == borrower) return peer.device_memory();
+    return "no such peer";
+  }
+
   DeviceOwner host_;
   const std::shared_ptr<EmulatedDevice> device_;
   std::unique_ptr<Worker> trainer_;

@@ -1,5 +1,5 @@
-// One optimizer over an owner with its parameters on an emulated device and one with them on the
-// CPU. The tests run with several seeds, which decide in which order the device works.
+// One optimizer over an owner with its parameters on a device and one with them on the CPU.
+// The tests run with several seeds, which decide in which order an emulated device works.
 
 #include <cmath>
 #include <cstddef>
@@ -11,11 +11,11 @@
 
 #include "absl/status/status.h"
 #include "client/psd.h"
-#include "core/device/emulated/emulated_device.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/client/test_world.h"
-#include "tests/device/device_owner.h"
+#include "tests/device/device_under_test.h"
+#include "tests/device/owner_under_test.h"
 
 namespace psd {
 namespace {
@@ -25,8 +25,8 @@ using ::testing::Pointwise;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// "there" has emu:0 and "here" has no device.
-class MixedOwnersTest : public ::testing::TestWithParam<uint64_t> {
+// "there" has the device and "here" has no device.
+class MixedOwnersTest : public testing::OnDevice<::testing::TestWithParam<uint64_t>> {
  protected:
   // Makes a parameter on each owner: on this device of "there", and on the CPU of "here".
   std::vector<RRef> Make(const std::string& name, const std::string& device) {
@@ -60,18 +60,19 @@ class MixedOwnersTest : public ::testing::TestWithParam<uint64_t> {
     return all;
   }
 
-  DeviceOwner there_{"there", {}, GetParam()};
+  OwnerUnderTest there_{"there", {}, GetParam()};
   TestOwner here_{"here"};
   std::unique_ptr<Worker> trainer_ =
       StartTrainer("trainer", {there_.owner().address(), here_.address()});
 };
 
-INSTANTIATE_TEST_SUITE_P(Seeds, MixedOwnersTest, ::testing::Values(0, 1, 2));
+INSTANTIATE_TEST_SUITE_P(Orders, MixedOwnersTest, ::testing::Values(0, 1, 2));
 
 // The optimizer over both owners scales its losses and meets an infinity on each of them. The other
 // one, over CPUs alone, neither scales nor makes the steps that the first one skips.
 TEST_P(MixedOwnersTest, ClippedAndScaledStepsEqualThoseOfTheCpuAndAnInfinityChangesNothing) {
-  const std::vector<RRef> mixed = Make("mixed", "emu:0"), plain = Make("plain", "cpu");
+  const std::vector<RRef> mixed = Make("mixed", testing::NameOfDevice()),
+                          plain = Make("plain", "cpu");
   OptimizerSettings settings;
   settings.loss_scaling = LossScaling::Dynamic(1024);
   settings.loss_scaling.growth_interval = 3;
@@ -102,7 +103,7 @@ TEST_P(MixedOwnersTest, ClippedAndScaledStepsEqualThoseOfTheCpuAndAnInfinityChan
     for (double& each : factors) each *= turn.scale;
     const std::vector<std::vector<float>> before = ReadAll(mixed);
     const std::vector<uint64_t> versions = Versions(mixed);
-    const size_t launched = there_.device().kernels_launched();
+    const testing::NewKernels kernels(there_.device());
     const StepOutcome outcome = scaling->StepDetailed(Differentiate(mixed, factors), scaled);
     ASSERT_TRUE(outcome.status().ok()) << outcome.status();
     const bool infinite = std::isinf(factors[0] + factors[1]);
@@ -112,7 +113,7 @@ TEST_P(MixedOwnersTest, ClippedAndScaledStepsEqualThoseOfTheCpuAndAnInfinityChan
       EXPECT_EQ(Versions(mixed), versions);
       continue;
     }
-    EXPECT_GT(there_.device().kernels_launched(), launched);
+    kernels.ExpectSome();
     const StepOutcome expected =
         reference->StepDetailed(Differentiate(plain, turn.factors), clipping);
     ASSERT_TRUE(expected.status().ok()) << expected.status();

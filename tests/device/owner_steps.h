@@ -1,6 +1,6 @@
 #pragma once
 
-// Steps of optimizers on an owner with an emulated device, asked for without a trainer.
+// Steps of optimizers on an owner with a device, asked for without a trainer.
 
 #include <atomic>
 #include <cstddef>
@@ -55,11 +55,13 @@ struct Answer {
   std::atomic<bool> given{false};
 };
 
-// The parameter is the seed of the device, which decides in which order it works.
-class OwnerStepsTest : public ::testing::TestWithParam<uint64_t> {
+// The owner is a Host. The parameter is the seed of its device, which decides in which order an
+// emulated one works.
+template <typename Host>
+class OwnerSteps : public ::testing::TestWithParam<uint64_t> {
  protected:
   // Without a journal, journal_ sees nothing.
-  explicit OwnerStepsTest(bool has_journal = true) : has_journal_(has_journal) {}
+  explicit OwnerSteps(bool has_journal = true) : has_journal_(has_journal) {}
 
   worker::RuntimeOptions Options() {
     worker::RuntimeOptions options;
@@ -70,10 +72,10 @@ class OwnerStepsTest : public ::testing::TestWithParam<uint64_t> {
   // Starts again with a new owner and device.
   void Restart() {
     host_.reset();
-    host_ = std::make_unique<DeviceOwner>("owner", Options(), GetParam());
+    host_ = std::make_unique<Host>("owner", Options(), GetParam());
   }
   worker::Runtime& runtime() { return host_->owner().runtime(); }
-  EmulatedDevice& device() { return host_->device(); }
+  auto& device() { return host_->device(); }
 
   store::EntryPtr NewValue(const std::string& name, const std::string& where, Tensor elements,
                            bool rows) {
@@ -142,8 +144,12 @@ class OwnerStepsTest : public ::testing::TestWithParam<uint64_t> {
   std::atomic<int> answers_{0};  // that were given
   const std::shared_ptr<ScopeJournal> journal_ = std::make_shared<ScopeJournal>();
   const std::shared_ptr<MemoryBudget> memory_ = MemoryBudget::Create(size_t{1} << 30);
-  std::unique_ptr<DeviceOwner> host_ =
-      std::make_unique<DeviceOwner>("owner", Options(), GetParam());
+  std::unique_ptr<Host> host_ = std::make_unique<Host>("owner", Options(), GetParam());
+};
+
+class OwnerStepsTest : public OwnerSteps<DeviceOwner> {
+ protected:
+  using OwnerSteps::OwnerSteps;
 };
 
 }  // namespace psd

@@ -1,6 +1,6 @@
-// Sparse gradients of dense parameters on an emulated device: the steps give the same values as
-// those of equal parameters on the CPU. The tests run with several seeds, which decide in which
-// order the device works.
+// Sparse gradients of dense parameters on a device: the steps give the same values as those of
+// equal parameters on the CPU. The tests run with several seeds, which decide in which order an
+// emulated device works.
 
 #include <cmath>
 #include <cstdint>
@@ -11,11 +11,11 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "client/psd.h"
-#include "core/device/emulated/emulated_device.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/client/test_world.h"
-#include "tests/device/device_owner.h"
+#include "tests/device/device_under_test.h"
+#include "tests/device/owner_under_test.h"
 
 namespace psd {
 namespace {
@@ -28,8 +28,9 @@ using ::testing::Pointwise;
 constexpr int64_t kRows = 8;
 constexpr int64_t kWidth = 3;
 
-class SparseGradientsTest : public ::testing::TestWithParam<uint64_t> {
+class SparseGradientsTest : public testing::OnDevice<::testing::TestWithParam<uint64_t>> {
  protected:
+  static std::vector<std::string> Devices() { return {testing::NameOfDevice(), "cpu"}; }
   RRef Make(const std::string& name, const std::string& device) {
     CreateOptions options;
     options.requires_grad = true;
@@ -51,11 +52,11 @@ class SparseGradientsTest : public ::testing::TestWithParam<uint64_t> {
     return optimizer.Step(context, options);
   }
 
-  DeviceOwner host_{"owner", {}, GetParam()};
+  OwnerUnderTest host_{"owner", {}, GetParam()};
   std::unique_ptr<Worker> trainer_ = StartTrainer("trainer", {host_.owner().address()});
 };
 
-INSTANTIATE_TEST_SUITE_P(Seeds, SparseGradientsTest, ::testing::Values(0, 1));
+INSTANTIATE_TEST_SUITE_P(Orders, SparseGradientsTest, ::testing::Values(0, 1));
 
 TEST_P(SparseGradientsTest, StepsEqualThoseOfTheCpu) {
   const std::vector<OptimizerSpec> specs = {{"sgd", {{"lr", 0.1}}},
@@ -68,15 +69,15 @@ TEST_P(SparseGradientsTest, StepsEqualThoseOfTheCpu) {
   for (size_t i = 0; i < specs.size(); ++i) {
     const std::string label = specs[i].type + std::to_string(i);
     SCOPED_TRACE(label);
-    const RRef there = Make(label, "emu:0"), here = Make("cpu" + label, "cpu");
+    const RRef there = Make(label, testing::NameOfDevice()), here = Make("cpu" + label, "cpu");
     const std::vector<float> before = Read(*trainer_, there);
     auto on_device = Must(DistributedOptimizer::Create(*trainer_, specs[i], {there}));
     auto on_cpu = Must(DistributedOptimizer::Create(*trainer_, specs[i], {here}));
     const auto step = [&](const std::vector<int64_t>& ids, const StepOptions& options, bool whole) {
-      const size_t launched = host_.device().kernels_launched();
+      const testing::NewKernels kernels(host_.device());
       const absl::Status a = Step(*on_device, there, ids, options, whole);
       EXPECT_TRUE(a.ok()) << a;
-      EXPECT_GT(host_.device().kernels_launched(), launched);
+      kernels.ExpectSome();
       const absl::Status b = Step(*on_cpu, here, ids, options, whole);
       EXPECT_TRUE(b.ok()) << b;
       EXPECT_THAT(Read(*trainer_, there), Pointwise(FloatNear(1e-5f), Read(*trainer_, here)));
@@ -100,7 +101,7 @@ TEST_P(SparseGradientsTest, StepsEqualThoseOfTheCpu) {
 }
 
 TEST_P(SparseGradientsTest, OptimizersThatTakeDenseGradientsOnlyRefuseThemAsOnTheCpu) {
-  for (const char* device : {"emu:0", "cpu"}) {
+  for (const std::string& device : Devices()) {
     const std::string name = absl::StrCat("w", device);
     const RRef w = Make(name, device);
     const std::vector<float> before = Read(*trainer_, w);
@@ -115,14 +116,14 @@ TEST_P(SparseGradientsTest, OptimizersThatTakeDenseGradientsOnlyRefuseThemAsOnTh
 
 // Rows that had no gradient yet would be divided by zero.
 TEST_P(SparseGradientsTest, AdagradWithoutEpsRefusesThemOnTheDevice) {
-  const RRef w = Make("w", "emu:0");
+  const RRef w = Make("w", testing::NameOfDevice());
   auto adagrad = Must(DistributedOptimizer::Create(*trainer_, Adagrad{0.1}, {w}));
   for (const double eps : {0.0, 1e-46}) {
     ASSERT_TRUE(adagrad->SetOptions(0, {{"eps", eps}}).ok());
     const absl::Status refused = Step(*adagrad, w, {1, 3});
     EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << refused;
     EXPECT_THAT(std::string(refused.message()), HasSubstr("eps"));
-    EXPECT_THAT(std::string(refused.message()), HasSubstr("emu:0"));
+    EXPECT_THAT(std::string(refused.message()), HasSubstr(testing::NameOfDevice()));
   }
   ASSERT_TRUE(adagrad->SetOptions(0, {{"eps", 1e-10}}).ok());
   EXPECT_TRUE(Step(*adagrad, w, {1, 3}).ok());
@@ -130,7 +131,7 @@ TEST_P(SparseGradientsTest, AdagradWithoutEpsRefusesThemOnTheDevice) {
 }
 
 TEST_P(SparseGradientsTest, WeightDecayRefusesThemAsOnTheCpu) {
-  for (const char* device : {"emu:0", "cpu"}) {
+  for (const std::string& device : Devices()) {
     const RRef w = Make(absl::StrCat("w", device), device);
     const OptimizerSpec decayed{"sgd", {{"lr", 0.1}, {"weight_decay", 0.1}}};
     auto sgd = Must(DistributedOptimizer::Create(*trainer_, decayed, {w}));

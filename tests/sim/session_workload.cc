@@ -55,10 +55,13 @@ void World::Ask(Process& process, int peer, MethodKind kind, absl::Time deadline
   const auto& callers = process.sessions->callers();
   if (auto known = callers.find(call->peer); known != callers.end() && Chance(0.2)) {
     call->only_incarnation = known->second->peer_info().incarnation;
+  } else if (const Process* there = Living(call->peer); there != nullptr && Chance(0.1)) {
+    call->only_incarnation = there->incarnation;  // others have told the caller
   }
   CallSpec spec;
   spec.kind = call->kind;
   spec.wait_for_ready = Chance(0.3);
+  spec.session_bound = Chance(0.1);
   spec.only_incarnation = call->only_incarnation;
   spec.deadline = deadline;
   spec.body = call;

@@ -93,7 +93,7 @@ class ProgramTest(unittest.TestCase):
             program = mutate.Program(folder, "//tests/a:a_test")
             self.assertEqual(program.red_rows(""), [])
             self.assertEqual(program.red_rows("fails"), ["RREF-31"])
-            mutate.LIMIT_S = 0.5
+            mutate.LIMIT_S = 10
             self.assertEqual(program.red_rows("hangs"), ["RREF-31"])
 
 

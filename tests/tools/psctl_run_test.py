@@ -232,8 +232,30 @@ class PsctlRunTest(unittest.TestCase):
         self.assertRegex(errors.splitlines()[-1],
                          r"^psctl: rank 0 \(pid \d+\) was killed by SIGSEGV$")
 
+    def test_a_rank_that_ends_because_another_was_killed_is_not_named(self):
+        psctl = start("-n", "2", *NOBODY, *shell(
+            "echo $$ >%s.$PSD_RANK; until test -e %s; do sleep 0.01; done; exit 3"
+            % (self.path("pid"), self.path("lost"))))
+
+        def pid(rank):
+            path = self.path("pid.%d" % rank)
+            until(lambda: os.path.exists(path) and os.path.getsize(path))
+            with open(path, encoding="utf-8") as file:
+                return int(file.read())
+        other, killed = pid(0), pid(1)
+        os.kill(psctl.pid, signal.SIGSTOP)  # it finds both ends at the same time
+        os.kill(killed, signal.SIGKILL)
+        until(lambda: not runs(killed))
+        open(self.path("lost"), "w", encoding="utf-8").close()
+        until(lambda: not runs(other))
+        os.kill(psctl.pid, signal.SIGCONT)
+        _, errors = psctl.communicate(timeout=100)
+        self.assertEqual(psctl.returncode, 128 + signal.SIGKILL)
+        self.assertEqual(errors.splitlines()[-1],
+                         "psctl: rank 1 (pid %d) was killed by SIGKILL" % killed)
+
     def test_a_rank_that_ignores_sigterm_is_killed(self):
-        script = (self.write_pid() + "trap '' TERM; echo ready; "
+        script = ("trap '' TERM; " + self.write_pid() + "echo ready; "
                   "while test $PSD_RANK = 0; do sleep 0.05; done; "
                   "while test $(wc -l <%s) != 2; do :; done; exit 9" % self.path("pids"))
         code, _, errors = run("-n", "2", "--grace", "300ms", *NOBODY, *shell(script))

@@ -24,6 +24,13 @@ except ImportError:
     torch = None
 
 TIMEOUT_S = 60
+# psd ends a connection that answers no probe for some seconds, as an idle one of this library does. The
+# library then sends a read again.
+REPEAT_CALLS = json.dumps({"methodConfig": [{"name": [{}], "retryPolicy": {
+    "maxAttempts": 5, "initialBackoff": "0.2s", "maxBackoff": "2s", "backoffMultiplier": 2,
+    "retryableStatusCodes": ["UNAVAILABLE"]}}]})
+# Sessions of clients that are idle outlive the tests.
+LONG_LEASE = ("--lease", "5m", "--retry_window", "5m")
 SIZES = {"a/w": (8, 5), "b/w": (130,), "c/w": (1,)}
 ADAM = {"lr": 0.02, "beta1": 0.8, "beta2": 0.95, "weight_decay": 0.01, "amsgrad": 1}
 
@@ -33,7 +40,8 @@ class Owner:
 
     def __init__(self, psd, names):
         self.names = names
-        self.channel = grpc.insecure_channel(psd.address)
+        self.channel = grpc.insecure_channel(psd.address, [
+            ("grpc.use_local_subchannel_pool", 1), ("grpc.service_config", REPEAT_CALLS)])
         self.stub = service_pb2_grpc.ParameterServiceStub(self.channel)
         opened = self.stub.OpenSession(pb.OpenSessionRequest(client="test"), timeout=TIMEOUT_S)
         self.session, self.last = opened.session, 0
@@ -72,6 +80,12 @@ class Owner:
     def elements(self):
         pulled = self.stub.Pull(pb.PullRequest(names=self.names), timeout=TIMEOUT_S)
         return {name: tensor.elements for name, tensor in zip(self.names, pulled.tensors)}
+
+
+def await_joined(registrar, name):
+    """Returns when the daemon has joined the job: it is ready before that."""
+    while name + " joined" not in registrar.errors():
+        time.sleep(0.01)
 
 
 def gradient_of(name, number):
@@ -121,8 +135,9 @@ class SaveTest(unittest.TestCase):
         self.folder = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, self.folder)
         self.saves = os.path.join(self.folder, "saves")
-        self.first = self.start("owner0")
-        self.second = self.start("owner1", "--registrar", "owner0=" + self.first.address)
+        self.first = self.start("owner0", *LONG_LEASE)
+        self.second = self.start("owner1", "--registrar", "owner0=" + self.first.address, *LONG_LEASE)
+        await_joined(self.first, "owner1")
         self.owners = [Owner(self.first, ["a/w", "c/w"]), Owner(self.second, ["b/w"])]
         for owner in self.owners:
             self.addCleanup(owner.channel.close)
@@ -245,9 +260,11 @@ class SaveTest(unittest.TestCase):
         self.assertIn("the job has no owner 'ovner0'; did you mean 'owner0'?", errors)
 
     def test_a_killed_owner_is_missed_after_its_lease_too(self):
-        registrar = self.start("owner0", "--lease", "1s")
+        registrar = self.start("owner0", "--lease", "3s")
         killed = self.start("owner1", "--registrar", "owner0=" + registrar.address)
         stopped = self.start("owner2", "--registrar", "owner0=" + registrar.address)
+        await_joined(registrar, "owner1")
+        await_joined(registrar, "owner2")
         stopped.process.terminate()
         self.assertEqual(stopped.process.wait(), 0)
         killed.process.kill()
@@ -310,6 +327,7 @@ class SaveTest(unittest.TestCase):
     def test_a_registrar_without_values_knows_the_owners(self):
         with Psd("--registrar_only", name="registrar") as registrar:
             with Psd("--registrar", "registrar=" + registrar.address, name="alone") as alone:
+                await_joined(registrar, "alone")
                 Owner(alone, ["a/w"]).create()
                 for daemon in (registrar, alone):
                     code, output, errors = psctl("save", self.saves, address=daemon.address)
@@ -324,6 +342,7 @@ class SaveTest(unittest.TestCase):
         with Psd("--registrar_only", name="registrar") as registrar:
             for name in ("owner2", "owner0", "owner1"):
                 self.start(name, "--registrar", "registrar=" + registrar.address)
+                await_joined(registrar, name)
             code, output, errors = psctl("save", self.saves, address=registrar.address)
             self.assertEqual(code, 0, errors)
             self.assertIn(" of owner0, owner1, owner2, ", output)

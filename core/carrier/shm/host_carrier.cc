@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <netinet/in.h>
+#include <sys/un.h>
 
 #include <algorithm>
 #include <atomic>
@@ -15,6 +16,7 @@
 #include "absl/time/time.h"
 #include "core/base/clock.h"
 #include "core/base/host_port.h"
+#include "core/base/remedy.h"
 #include "core/base/status.h"
 
 namespace psd::carrier {
@@ -23,6 +25,8 @@ namespace {
 // A worker that does not introduce itself within this time is dialled over the network.
 constexpr absl::Duration kIntroductionTimeout = absl::Seconds(2);
 constexpr char kLoopback[] = "127.0.0.1";
+// The longest path of a socket.
+constexpr size_t kMaxSocketPathBytes = sizeof(sockaddr_un::sun_path) - 1;
 // The text of the shared-memory carrier's error if no process listens at a socket.
 constexpr char kNobodyListens[] = "connection refused";
 
@@ -74,8 +78,11 @@ class DetourLink : public Link {
 class HostCarrier : public Carrier {
  public:
   HostCarrier(std::shared_ptr<Carrier> network, absl::StatusOr<std::shared_ptr<Carrier>> shm,
-              std::shared_ptr<Logger> logger)
-      : network_(std::move(network)), shm_(std::move(shm)), logger_(std::move(logger)) {}
+              std::unique_ptr<const SocketFolder> folder, std::shared_ptr<Logger> logger)
+      : network_(std::move(network)),
+        shm_(std::move(shm)),
+        folder_(std::move(folder)),
+        logger_(std::move(logger)) {}
   ~HostCarrier() override { Shutdown(); }
 
   std::string Name() const override {
@@ -85,12 +92,13 @@ class HostCarrier : public Carrier {
   absl::StatusOr<std::string> Listen(const std::string& address, AcceptCallback accept) override {
     PSD_ASSIGN_OR_RETURN(std::string bound, network_->Listen(address, AcceptDetours(accept)));
     if (!shm_.ok()) return bound;
-    absl::StatusOr<std::string> socket = SocketOf(bound);
-    if (socket.ok()) socket = (*shm_)->Listen(*socket, std::move(accept));
-    if (!socket.ok()) {
-      logger_->Log(LogLevel::kWarning, "shared_memory_unused",
-                   "workers of this host reach this one over the network only",
-                   {{"why", socket.status().message()}});
+    ListenAt(SocketOf(bound), accept, "workers of this host reach this one over the network only");
+    if (folder_ != nullptr) {
+      ListenAt(
+          folder_->OwnSocket(bound), accept,
+          "workers of other network namespaces reach this one over the network only. If another "
+          "worker answers to its address in the folder, they reach that one: give each job a "
+          "folder of its own");
     }
     return bound;
   }
@@ -104,7 +112,16 @@ class HostCarrier : public Carrier {
     attempt.done = std::move(done);
     if (shm_.ok()) {
       attempt.sockets = SocketsFor(address);
-      attempt.why = absl::StrCat(address, " is no address of this host; names are not looked up");
+      const auto shared = folder_ == nullptr ? std::nullopt : folder_->SocketAt(address);
+      attempt.why =
+          attempt.sockets.empty()
+              ? absl::StrCat(address, " is no address of this host; names are not looked up")
+              : absl::StrCat("no worker of this network namespace offers shared memory at ",
+                             address);
+      if (shared.has_value()) {
+        absl::StrAppend(&attempt.why, "; nor is it in the shared folder");
+        attempt.sockets.push_back(*shared);
+      }
     } else {
       attempt.why = std::string(shm_.status().message());
     }
@@ -126,12 +143,18 @@ class HostCarrier : public Carrier {
     std::string address;
     std::vector<std::string> sockets;  // sockets that were not tried yet
     std::string why;                   // why shared memory is not used so far
-    // Whether an attempt failed at a socket at which somebody listens.
-    bool failed = false;
     absl::Time until;
     std::shared_ptr<LinkHandler> handler;
     ConnectCallback done;
   };
+
+  void ListenAt(absl::StatusOr<std::string> socket, const AcceptCallback& accept,
+                absl::string_view otherwise) {
+    if (socket.ok()) socket = (*shm_)->Listen(*socket, accept);
+    if (socket.ok()) return;
+    logger_->Log(LogLevel::kWarning, "shared_memory_unused", otherwise,
+                 {{"why", socket.status().message()}});
+  }
 
   void ConnectNext(Attempt attempt) {
     if (stopped_.load()) return attempt.done(absl::UnavailableError("this carrier was shut down"));
@@ -162,15 +185,11 @@ class HostCarrier : public Carrier {
     network_->Connect(attempt.address, left, std::move(attempt.handler), std::move(result));
   }
 
-  // Keeps the failure that tells most: one at a socket at which somebody listens comes first.
+  // Keeps a failure at a socket at which somebody listens: the network is used then.
   void NoteFailure(const absl::Status& failure, Attempt& attempt) {
-    if (absl::StrContains(failure.message(), kNobodyListens)) {
-      if (attempt.failed) return;
-      attempt.why = absl::StrCat("no worker of this network namespace offers shared memory at ",
-                                 attempt.address);
-      return;
-    }
-    attempt.failed = true;
+    if (absl::StrContains(failure.message(), kNobodyListens)) return;
+    // The same worker may listen at the other sockets, and would say the same.
+    attempt.sockets.clear();
     attempt.why = std::string(failure.message());
     logger_->Log(LogLevel::kWarning, "shared_memory_unused",
                  absl::StrCat(attempt.address, " is dialled over the network: ", attempt.why));
@@ -186,6 +205,7 @@ class HostCarrier : public Carrier {
 
   const std::shared_ptr<Carrier> network_;
   const absl::StatusOr<std::shared_ptr<Carrier>> shm_;
+  const std::unique_ptr<const SocketFolder> folder_;  // null if there is none
   const std::shared_ptr<Logger> logger_;
   // Once set, links that failed to use shared memory are not dialled over the network.
   std::atomic<bool> stopped_{false};
@@ -207,10 +227,32 @@ std::vector<std::string> SocketsFor(const std::string& address) {
   return {SocketName(host, parsed->port), SocketName("0.0.0.0", parsed->port)};
 }
 
+std::optional<std::string> SocketFolder::SocketAt(const std::string& address) const {
+  const absl::StatusOr<HostPort> parsed = ParseHostPort(address);
+  if (!parsed.ok() || parsed->IsLoopback() || parsed->IsWildcard() || parsed->port == 0)
+    return std::nullopt;
+  const std::string file = absl::StrCat(path_, "/", parsed->ToString());
+  if (file.size() > kMaxSocketPathBytes) return std::nullopt;
+  return absl::StrCat("unix:", file);
+}
+
+absl::StatusOr<std::string> SocketFolder::OwnSocket(const std::string& bound) const {
+  PSD_ASSIGN_OR_RETURN(const std::string address, AdvertisedAddress(bound, advertise_));
+  const std::optional<std::string> socket = SocketAt(address);
+  if (socket.has_value()) return *socket;
+  return WithRemedy(
+      absl::FailedPreconditionError(
+          absl::StrCat("no other network namespace can dial ", address, ", or that and the folder ",
+                       path_, " have more than ", kMaxSocketPathBytes - 1, " bytes")),
+      "listen on an address that is not loopback, or set a short `advertise`");
+}
+
 std::shared_ptr<Carrier> NewHostCarrier(std::shared_ptr<Carrier> network,
                                         absl::StatusOr<std::shared_ptr<Carrier>> shm,
+                                        std::unique_ptr<const SocketFolder> folder,
                                         std::shared_ptr<Logger> logger) {
-  return std::make_shared<HostCarrier>(std::move(network), std::move(shm), std::move(logger));
+  return std::make_shared<HostCarrier>(std::move(network), std::move(shm), std::move(folder),
+                                       std::move(logger));
 }
 
 }  // namespace psd::carrier

@@ -4,7 +4,9 @@
 // all other workers.
 
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -24,17 +26,39 @@ absl::StatusOr<std::string> SocketOf(const std::string& bound);
 // an empty vector if it runs elsewhere, or if `address` has a name that would have to be looked up.
 std::vector<std::string> SocketsFor(const std::string& address);
 
-// Listens with both carriers, and dials with `shm` first where SocketsFor names a socket. If the
-// introduction fails there, the same link is opened with `network`. Nothing was sent yet, so
-// nothing is lost. If a link ends later, the next caller that needs it opens it in the same way.
-// Links of `network` say why they are not of `shm` (Link::WhyNotShared). If somebody listened at
-// the socket, the reason is also logged as a warning ("shared_memory_unused").
+// The sockets of workers in a folder that several network namespaces of this host share. Each is a
+// file, whose name is the address that others dial. Thread-safe.
+class SocketFolder {
+ public:
+  // `advertise` is that of the worker that listens (AdvertisedAddress).
+  SocketFolder(std::string path, std::string advertise)
+      : path_(std::move(path)), advertise_(std::move(advertise)) {}
+
+  // Returns the socket of the worker that can be dialled at `address`. Nothing for an address that
+  // means another worker in each namespace (loopback), or none, or that is too long.
+  std::optional<std::string> SocketAt(const std::string& address) const;
+  // Returns the socket at which the worker that listens at `bound` is dialled. Errors:
+  // FAILED_PRECONDITION if others cannot dial it there.
+  absl::StatusOr<std::string> OwnSocket(const std::string& bound) const;
+
+ private:
+  const std::string path_;
+  const std::string advertise_;
+};
+
+// Listens with both carriers, and dials with `shm` first where SocketsFor or `folder` names a
+// socket. If the introduction fails there, the same link is opened with `network`. Nothing was sent
+// yet, so nothing is lost. If a link ends later, the next caller that needs it opens it in the same
+// way. Links of `network` say why they are not of `shm` (Link::WhyNotShared). If somebody listened
+// at the socket, the reason is also logged as a warning ("shared_memory_unused").
 //
 // If `shm` is an error, all links are of `network`, and the error is their reason.
 //
-// All pointers are shared with their makers. The carriers are shut down together with this one.
+// `folder` is null if there is none. The other pointers are shared with their makers. The carriers
+// are shut down together with this one.
 std::shared_ptr<Carrier> NewHostCarrier(std::shared_ptr<Carrier> network,
                                         absl::StatusOr<std::shared_ptr<Carrier>> shm,
+                                        std::unique_ptr<const SocketFolder> folder,
                                         std::shared_ptr<Logger> logger);
 
 }  // namespace psd::carrier

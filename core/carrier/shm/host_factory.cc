@@ -3,6 +3,7 @@
 #include <memory>
 #include <utility>
 
+#include "core/base/shared_folder.h"
 #include "core/base/status.h"
 #include "core/carrier/shm/host_carrier.h"
 #include "core/carrier/shm/shm_factory.h"
@@ -32,15 +33,15 @@ absl::StatusOr<std::shared_ptr<Carrier>> NewShmLike(const GrpcCarrierOptions& op
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<Carrier>> NewHostCarrier(
-    const GrpcCarrierOptions& given, bool shared_memory, std::shared_ptr<Logger> logger,
-    std::shared_ptr<DescriptorUser> descriptors) {
+    const GrpcCarrierOptions& given, const SharedMemoryUse& shared_memory,
+    std::shared_ptr<Logger> logger, std::shared_ptr<DescriptorUser> descriptors) {
   GrpcCarrierOptions options = given;
   if (options.line == nullptr) options.line = std::make_shared<WaitingLine>();
   PSD_ASSIGN_OR_RETURN(std::shared_ptr<Carrier> network, NewGrpcCarrier(options));
-  if (!shared_memory) {
+  if (!shared_memory.on) {
     return NewHostCarrier(std::move(network),
                           absl::FailedPreconditionError("shared memory is off at this worker"),
-                          std::move(logger));
+                          /*folder=*/nullptr, std::move(logger));
   }
   absl::StatusOr<std::shared_ptr<Carrier>> shm = NewShmLike(options, std::move(descriptors));
   if (!shm.ok()) {
@@ -48,7 +49,18 @@ absl::StatusOr<std::shared_ptr<Carrier>> NewHostCarrier(
                 "workers of this host are reached over the network",
                 {{"why", shm.status().message()}});
   }
-  return NewHostCarrier(std::move(network), std::move(shm), std::move(logger));
+  std::unique_ptr<const SocketFolder> folder;
+  if (!shared_memory.folder.empty()) {
+    const absl::Status own = CheckSharedFolderIsOwn(shared_memory.folder);
+    if (own.ok()) {
+      folder = std::make_unique<SocketFolder>(shared_memory.folder, shared_memory.advertise);
+    } else {
+      logger->Log(LogLevel::kWarning, "shared_memory_unused",
+                  "workers of other network namespaces are reached over the network",
+                  {{"why", own.message()}});
+    }
+  }
+  return NewHostCarrier(std::move(network), std::move(shm), std::move(folder), std::move(logger));
 }
 
 }  // namespace psd::carrier

@@ -144,7 +144,6 @@ ShmCarrier::~ShmCarrier() {
 absl::StatusOr<std::string> ShmCarrier::Listen(const std::string& address, AcceptCallback accept) {
   MutexLock lock(mutex_);
   if (stopped_) return absl::UnavailableError("this carrier was shut down");
-  if (listener_ != nullptr) return absl::FailedPreconditionError("this carrier listens already");
   PSD_ASSIGN_OR_RETURN(auto poller,
                        ShmPoller::Create("the thread that takes connections over shared memory"));
   PSD_ASSIGN_OR_RETURN(UnixListener socket, ListenUnix(address));
@@ -152,7 +151,7 @@ absl::StatusOr<std::string> ShmCarrier::Listen(const std::string& address, Accep
   auto listener =
       std::make_shared<Listener>(core_, std::move(socket), std::move(accept), std::move(poller));
   PSD_RETURN_IF_ERROR(listener->Start());
-  listener_ = std::move(listener);
+  listeners_.push_back(std::move(listener));
   return bound;
 }
 
@@ -171,11 +170,11 @@ void ShmCarrier::Shutdown() {
   MutexLock lock(mutex_);
   if (stopped_) return;
   stopped_ = true;
-  if (listener_ != nullptr) listener_->Stop();
+  for (const auto& listener : listeners_) listener->Stop();
   for (const auto& link : core_->BeginShutdown()) link->Close();
   core_->AwaitQuiet();
   core_->Stop();
-  listener_.reset();
+  listeners_.clear();
 }
 
 }  // namespace psd::carrier

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "core/base/mutex.h"
 #include "core/carrier/carrier.h"
@@ -36,7 +37,7 @@ class ShmCarrier : public Carrier {
   // Held during all of Listen and Shutdown.
   // before: ShmCore, ShmLink, ShmPoller, ThreadPool, TimerQueue
   Mutex mutex_;
-  std::shared_ptr<Listener> listener_ PSD_GUARDED_BY(mutex_);  // shared with its poller
+  std::vector<std::shared_ptr<Listener>> listeners_ PSD_GUARDED_BY(mutex_);  // with their pollers
   bool stopped_ PSD_GUARDED_BY(mutex_) = false;
 };
 

@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -85,9 +84,7 @@ ShmPoller& ShmCore::NextPoller() {
 }
 
 bool ShmCore::Trusts(uid_t user) const {
-  const std::vector<uid_t>& users = options_.users;
-  return user != kUnknownUser &&
-         (user == geteuid() || std::find(users.begin(), users.end(), user) != users.end());
+  return user != kUnknownUser && user == geteuid();
 }
 
 absl::Status ShmCore::Register(std::shared_ptr<ShmLink> link) {

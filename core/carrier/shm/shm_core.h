@@ -71,8 +71,9 @@ class ShmCore {
   bool may_spin() const { return may_spin_; }
   // The poller for the next link.
   ShmPoller& NextPoller();
-  // Whether processes of this user may be at the other end of a link. The user 65534 may not: the
-  // system shows it in the place of users that it does not know here.
+  // Whether processes of this user may be at the other end of a link: those of this process's own
+  // user, unless that is 65534 ("nobody"), because the system shows it in place of all users of
+  // other user namespaces.
   bool Trusts(uid_t user) const;
   // A number for a link, unique in this carrier.
   uint64_t NextNumber() { return next_number_.fetch_add(1); }

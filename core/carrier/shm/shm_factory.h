@@ -2,12 +2,9 @@
 
 // Creates the carrier that works between processes of one host, through shared memory.
 
-#include <sys/types.h>
-
 #include <functional>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -56,8 +53,8 @@ struct ShmCarrierOptions {
   // It takes address space here, and page tables of up to 1/512 of its size.
   size_t max_mapped_bytes = size_t{64} << 30;
   // A peer that is silent for keepalive_time is probed. If it does not answer within
-  // keepalive_timeout, the link ends. So a process that is stopped is noticed within the sum of
-  // both. A process that ends is noticed at once.
+  // keepalive_timeout, the link ends. So a process that is stopped is noticed within three times
+  // keepalive_time, and keepalive_timeout. A process that ends is noticed at once.
   absl::Duration keepalive_time = absl::Milliseconds(1500);
   absl::Duration keepalive_timeout = absl::Milliseconds(1000);
   // An accepted socket is closed if its peer takes longer than this to introduce itself.
@@ -65,17 +62,14 @@ struct ShmCarrierOptions {
   // The time for which Close and Shutdown wait for a peer to take the messages that were accepted
   // before them.
   absl::Duration linger = absl::Milliseconds(500);
-  // Processes of these users may open links and may be dialled, in addition to those of this
-  // process's own user. The user 65534 ("nobody") is never trusted, not even by itself, because the
-  // system shows it in place of all users of other user namespaces.
-  std::vector<uid_t> users;
   // Passes descriptors to the processes at the other ends, and takes theirs. If it is null, nothing
   // is passed, and what comes is closed. Shared with the worker.
   std::shared_ptr<DescriptorUser> descriptors;
 };
 
 // The addresses of this carrier are Unix sockets: "unix:/a/path", or "unix:@name" for a name
-// without a file (seen only within one network namespace). "unix:@" is any free name.
+// without a file (seen only within one network namespace). "unix:@" is any free name. Such a
+// carrier may listen at several addresses.
 // Errors: INVALID_ARGUMENT for options out of range; RESOURCE_EXHAUSTED when the system refuses a
 // thread.
 absl::StatusOr<std::shared_ptr<Carrier>> NewShmCarrier(const ShmCarrierOptions& options);

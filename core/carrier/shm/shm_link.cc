@@ -1,5 +1,6 @@
 #include "core/carrier/shm/shm_link.h"
 
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -358,7 +359,10 @@ void ShmLink::WatchPeer(absl::Duration after) {
 
 void ShmLink::LookForLife() {
   const ShmCarrierOptions& options = core_->options();
-  if (heard_.exchange(false)) {
+  const bool unread = HasUnread();
+  // The peer may have been stopped before it rang the bell. Then nobody would read it.
+  if (unread) poller_.Kick(shared_from_this());
+  if (heard_.exchange(false) || unread) {
     probed_ = false;
     return WatchPeer(options.keepalive_time);
   }
@@ -369,6 +373,19 @@ void ShmLink::LookForLife() {
   }
   SendPacket(socket_.get(), PacketKind::kProbe);
   WatchPeer(options.keepalive_timeout);
+}
+
+bool ShmLink::HasUnread() const {
+  pollfd socket = {socket_.get(), POLLIN, 0};
+  return poll(&socket, 1, /*timeout=*/0) > 0 || RingsHaveMore();
+}
+
+bool ShmLink::RingsHaveMore() const {
+  const uint32_t waiting = waiting_rings_.load();
+  for (size_t i = 0; i < readers_.size(); ++i) {
+    if ((waiting >> i & 1) == 0 && readers_[i]->HasMore()) return true;
+  }
+  return false;
 }
 
 // Watching.
@@ -392,11 +409,7 @@ bool ShmLink::StopWatching() {
 bool ShmLink::HasWork() const {
   if (gone_.load()) return false;
   if (!ended_.load()) {
-    if (unread_.load()) return true;
-    const uint32_t waiting = waiting_rings_.load();
-    for (size_t i = 0; i < readers_.size(); ++i) {
-      if ((waiting >> i & 1) == 0 && readers_[i]->HasMore()) return true;
-    }
+    if (unread_.load() || RingsHaveMore()) return true;
   }
   const uint32_t pending = pending_outlets_.load();
   for (size_t i = 0; i < writers_.size(); ++i) {

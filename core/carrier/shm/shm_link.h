@@ -145,6 +145,11 @@ class ShmLink : public Link, public Watched, public std::enable_shared_from_this
   void OnPeerGone(const absl::Status& why);
   void WatchPeer(absl::Duration after);
   void LookForLife();
+  // Whether the peer has sent something that the poller has not read yet. That is a sign of life,
+  // too: the poller may be busy, or get no processor.
+  bool HasUnread() const;
+  // Whether the peer has written into a ring that does not wait for room, since it was last read.
+  bool RingsHaveMore() const;
 
   // Receiving, by the thread that has the turn. Poll takes the turn if it is free, else the thread
   // that has it works once more. Returns whether this thread received or sent something. An

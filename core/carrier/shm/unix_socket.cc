@@ -220,7 +220,11 @@ absl::StatusOr<std::optional<Packet>> ReceivePacket(int fd) {
   message.msg_iovlen = 2;
   message.msg_control = control;
   message.msg_controllen = sizeof(control);
-  const ssize_t bytes = recvmsg(fd, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  ssize_t bytes = recvmsg(fd, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  // If the other end closed its socket with unread packets in it, the system says that first, and
+  // then still gives what that end had sent.
+  if (bytes < 0 && errno == ECONNRESET)
+    bytes = recvmsg(fd, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
   if (bytes < 0 && (errno == EAGAIN || errno == EINTR)) return std::optional<Packet>();
   if (bytes < 0) {
     return absl::UnavailableError(absl::StrCat("its socket ended: ", std::strerror(errno)));

@@ -1,16 +1,11 @@
 #include "core/device/cuda/cublas_lt.h"
 
-#include <dlfcn.h>
-
 #include <cstddef>
-#include <type_traits>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "core/base/remedy.h"
-#include "core/base/status.h"
+#include "core/device/cuda/loaded_library.h"
 
 namespace psd::cuda {
 namespace {
@@ -22,12 +17,6 @@ absl::Status CannotMultiply(absl::string_view device, absl::string_view why) {
                                  ", or start the worker with its folder in LD_LIBRARY_PATH"));
 }
 
-std::vector<std::string> FilesFor(const std::string& library) {
-  if (!library.empty()) return {library};
-  const std::string name = absl::StrCat("libcublasLt.so.", CUBLAS_VER_MAJOR);
-  return {name, absl::StrCat("/usr/local/cuda/lib64/", name)};
-}
-
 std::string VersionText(size_t version) {
   return absl::StrCat(version / 10000, ".", version / 100 % 100, ".", version % 100);
 }
@@ -35,45 +24,34 @@ std::string VersionText(size_t version) {
 }  // namespace
 
 absl::StatusOr<CublasLt> LoadCublasLt(absl::string_view device, const std::string& library) {
-  void* loaded = nullptr;
-  std::string file;
-  std::vector<std::string> failures;  // each names its file
-  for (const std::string& each : FilesFor(library)) {
-    loaded = dlopen(each.c_str(), RTLD_NOW | RTLD_LOCAL);
-    file = each;
-    if (loaded != nullptr) break;
-    failures.emplace_back(dlerror());
-  }
-  if (loaded == nullptr) return CannotMultiply(device, absl::StrJoin(failures, "; "));
+  absl::StatusOr<LoadedLibrary> loaded =
+      LoadedLibrary::Load(library, absl::StrCat("libcublasLt.so.", CUBLAS_VER_MAJOR));
+  if (!loaded.ok()) return CannotMultiply(device, loaded.status().message());
 
   CublasLt lt = {};
-  std::string missing;
-  const auto find = [&](const char* name, auto& function) {
-    void* const address = dlsym(loaded, name);
-    if (address == nullptr && missing.empty()) missing = name;
-    function = reinterpret_cast<std::decay_t<decltype(function)>>(address);
-  };
-  find("cublasLtGetVersion", lt.GetVersion);
-  find("cublasLtGetStatusName", lt.GetStatusName);
-  find("cublasLtGetStatusString", lt.GetStatusString);
-  find("cublasLtCreate", lt.Create);
-  find("cublasLtDestroy", lt.Destroy);
-  find("cublasLtMatmulDescCreate", lt.MatmulDescCreate);
-  find("cublasLtMatmulDescDestroy", lt.MatmulDescDestroy);
-  find("cublasLtMatmulDescSetAttribute", lt.MatmulDescSetAttribute);
-  find("cublasLtMatrixLayoutCreate", lt.MatrixLayoutCreate);
-  find("cublasLtMatrixLayoutDestroy", lt.MatrixLayoutDestroy);
-  find("cublasLtMatmulPreferenceCreate", lt.MatmulPreferenceCreate);
-  find("cublasLtMatmulPreferenceDestroy", lt.MatmulPreferenceDestroy);
-  find("cublasLtMatmulPreferenceSetAttribute", lt.MatmulPreferenceSetAttribute);
-  find("cublasLtMatmulAlgoGetHeuristic", lt.MatmulAlgoGetHeuristic);
-  find("cublasLtMatmul", lt.Matmul);
-  if (!missing.empty())
-    return CannotMultiply(device, absl::StrCat(file, " has no function ", missing));
+  loaded->Find("cublasLtGetVersion", lt.GetVersion);
+  loaded->Find("cublasLtGetStatusName", lt.GetStatusName);
+  loaded->Find("cublasLtGetStatusString", lt.GetStatusString);
+  loaded->Find("cublasLtCreate", lt.Create);
+  loaded->Find("cublasLtDestroy", lt.Destroy);
+  loaded->Find("cublasLtMatmulDescCreate", lt.MatmulDescCreate);
+  loaded->Find("cublasLtMatmulDescDestroy", lt.MatmulDescDestroy);
+  loaded->Find("cublasLtMatmulDescSetAttribute", lt.MatmulDescSetAttribute);
+  loaded->Find("cublasLtMatrixLayoutCreate", lt.MatrixLayoutCreate);
+  loaded->Find("cublasLtMatrixLayoutDestroy", lt.MatrixLayoutDestroy);
+  loaded->Find("cublasLtMatmulPreferenceCreate", lt.MatmulPreferenceCreate);
+  loaded->Find("cublasLtMatmulPreferenceDestroy", lt.MatmulPreferenceDestroy);
+  loaded->Find("cublasLtMatmulPreferenceSetAttribute", lt.MatmulPreferenceSetAttribute);
+  loaded->Find("cublasLtMatmulAlgoGetHeuristic", lt.MatmulAlgoGetHeuristic);
+  loaded->Find("cublasLtMatmul", lt.Matmul);
+  if (!loaded->missing().empty())
+    return CannotMultiply(device,
+                          absl::StrCat(loaded->file(), " has no function ", loaded->missing()));
   const size_t version = lt.GetVersion();
   if (version / 10000 != CUBLAS_VER_MAJOR)
-    return CannotMultiply(device, absl::StrCat(file, " has version ", VersionText(version),
-                                               ", and this psd needs ", CUBLAS_VER_MAJOR, ".x"));
+    return CannotMultiply(device,
+                          absl::StrCat(loaded->file(), " has version ", VersionText(version),
+                                       ", and this psd needs ", CUBLAS_VER_MAJOR, ".x"));
   return lt;
 }
 

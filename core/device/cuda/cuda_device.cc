@@ -69,7 +69,7 @@ CudaDevice::CudaDevice(const CudaDeviceOptions& options, std::shared_ptr<CudaCon
     : Device(context->name(), options.kernels),
       context_(std::move(context)),
       memory_(std::make_unique<DefaultMemory>(*this)),
-      matrix_products_(context_, options.cublas_lt),
+      matrix_products_(context_, options.cublas_lt, options.allow_tf32),
       collectives_(cuda::NewNcclCollectives(*this, options.nccl)) {}
 
 absl::Status CudaDevice::Start(const CudaDeviceOptions& options) {

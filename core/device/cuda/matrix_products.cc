@@ -109,7 +109,8 @@ struct MatrixProducts::Plan {
         a(nullptr, lt.MatrixLayoutDestroy),
         c(nullptr, lt.MatrixLayoutDestroy) {}
 
-  absl::Status Make(const Library& library, CudaStream& stream, const MatrixProduct& product);
+  absl::Status Make(const Library& library, CudaStream& stream, const MatrixProduct& product,
+                    bool allow_tf32);
 
   Owned<cublasLtMatmulDescOpaque_t> operation;
   Owned<cublasLtMatrixLayoutOpaque_t> b, a, c;
@@ -118,7 +119,7 @@ struct MatrixProducts::Plan {
 };
 
 absl::Status MatrixProducts::Plan::Make(const Library& library, CudaStream& stream,
-                                        const MatrixProduct& product) {
+                                        const MatrixProduct& product, bool allow_tf32) {
   const CublasLt& lt = library.lt();
   // The first error of the calls below. None of them is made after an error.
   cublasStatus_t failed = CUBLAS_STATUS_SUCCESS;
@@ -133,8 +134,8 @@ absl::Status MatrixProducts::Plan::Make(const Library& library, CudaStream& stre
   };
 
   const cudaDataType_t type = product.wide ? CUDA_R_64F : CUDA_R_32F;
-  make(operation, lt.MatmulDescCreate, product.wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
-       type);
+  const cublasComputeType_t narrow = allow_tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+  make(operation, lt.MatmulDescCreate, product.wide ? CUBLAS_COMPUTE_64F : narrow, type);
   const auto turned = [](const MatrixOperand& x) -> int32_t {
     return x.transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
   };
@@ -178,8 +179,9 @@ absl::Status MatrixProducts::Plan::Make(const Library& library, CudaStream& stre
   return library.Check(failed, stream, Described(product, stream));
 }
 
-MatrixProducts::MatrixProducts(std::shared_ptr<CudaContext> context, std::string file)
-    : context_(std::move(context)), file_(std::move(file)) {}
+MatrixProducts::MatrixProducts(std::shared_ptr<CudaContext> context, std::string file,
+                               bool allow_tf32)
+    : context_(std::move(context)), file_(std::move(file)), allow_tf32_(allow_tf32) {}
 
 MatrixProducts::~MatrixProducts() = default;
 
@@ -250,7 +252,7 @@ absl::StatusOr<std::shared_ptr<const MatrixProducts::Plan>> MatrixProducts::Plan
   }
   PSD_RETURN_IF_ERROR(context_->Enter());
   auto plan = std::make_shared<Plan>(library.lt());
-  PSD_RETURN_IF_ERROR(plan->Make(library, stream, product));
+  PSD_RETURN_IF_ERROR(plan->Make(library, stream, product, allow_tf32_));
   std::map<Kind, std::shared_ptr<const Plan>> dropped;  // without the lock
   MutexLock lock(mutex_);
   if (plans_.size() >= kMostPlans) plans_.swap(dropped);

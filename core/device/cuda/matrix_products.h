@@ -42,8 +42,7 @@ struct MatrixProduct {
   void* c = nullptr;
 };
 
-// The products of one device. cublasLt is loaded for the first product. f32 is multiplied as f32,
-// not as TF32.
+// The products of one device. cublasLt is loaded for the first product.
 //
 // cublasLt has many algorithms, whose results differ in their last bits. The algorithm is the first
 // one that the library recommends for the sizes, the strides and the alignments of the addresses,
@@ -61,8 +60,9 @@ class MatrixProducts {
   static constexpr size_t kMostWorkspaceBytes = size_t{32} << 20;
   static constexpr size_t kBudgetParts = 16;
 
-  // `file` is that of cublasLt; see LoadCublasLt.
-  MatrixProducts(std::shared_ptr<CudaContext> context, std::string file);
+  // `file` is that of cublasLt; see LoadCublasLt. If `allow_tf32`, the library may round factors of
+  // f32 to TF32, which has 10 bits behind the point; their products are summed in f32.
+  MatrixProducts(std::shared_ptr<CudaContext> context, std::string file, bool allow_tf32);
   ~MatrixProducts();
   MatrixProducts(const MatrixProducts&) = delete;
   MatrixProducts& operator=(const MatrixProducts&) = delete;
@@ -88,6 +88,7 @@ class MatrixProducts {
 
   const std::shared_ptr<CudaContext> context_;  // shared by the device's parts and events
   const std::string file_;
+  const bool allow_tf32_;
 
   Mutex mutex_;                                                    // leaf
   std::unique_ptr<const Library> library_ PSD_GUARDED_BY(mutex_);  // set once

@@ -11,7 +11,6 @@
 #include "core/base/status.h"
 #include "core/optim/rows/row_batches.h"
 #include "core/tensor/copy_to.h"
-#include "core/tensor/ops/cast.h"
 #include "core/tensor/ops/sum.h"
 
 namespace psd::optim {
@@ -185,21 +184,26 @@ absl::StatusOr<ParameterGradient> DenseParameter::Sum(const ParameterGradient& a
   PSD_RETURN_IF_ERROR(MakeDense(dense_a));
   PSD_RETURN_IF_ERROR(MakeDense(dense_b));
   // The dense gradient in f32 goes first: a sum may be in f32 although the parameter is not. The
-  // sum is where the first one is, and on the device if any of them is.
+  // sum is where the first one is, and on the device if any of them is and there is room.
   const bool a_is_sum = dense_a.gradient->dtype() != dtype();
   const bool b_is_sum = dense_b.gradient->dtype() != dtype();
   const bool only_b_is_there = dense_a.gradient->OnHost() && !dense_b.gradient->OnHost();
   if (a_is_sum == b_is_sum ? only_b_is_there : b_is_sum) std::swap(dense_a, dense_b);
   if (dense_a.gradient->OnHost() && !dense_b.gradient->OnHost()) {
-    PSD_ASSIGN_OR_RETURN(dense_a.gradient, CopyTo(device(), *dense_a.gradient));
+    absl::StatusOr<Tensor> there = CopyTo(device(), *dense_a.gradient);
+    if (there.ok()) {
+      dense_a.gradient = *std::move(there);
+    } else if (!absl::IsResourceExhausted(there.status())) {
+      return there.status();
+    }
   }
-  PSD_ASSIGN_OR_RETURN(sum.gradient, ops::AddToSum(*dense_a.gradient, *dense_b.gradient));
+  PSD_ASSIGN_OR_RETURN(sum.gradient, ops::AddToSumWhereRoom(*dense_a.gradient, *dense_b.gradient));
   return sum;
 }
 
 absl::Status DenseParameter::Round(ParameterGradient& sum) const {
   if (!sum.gradient->defined() || sum.gradient->dtype() == dtype()) return absl::OkStatus();
-  PSD_ASSIGN_OR_RETURN(sum.gradient, ops::Cast(*sum.gradient, dtype()));
+  PSD_ASSIGN_OR_RETURN(sum.gradient, ops::RoundSumWhereRoom(*sum.gradient, dtype()));
   return absl::OkStatus();
 }
 

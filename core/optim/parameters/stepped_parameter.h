@@ -101,8 +101,8 @@ class SteppedParameter : public SmallObject {
   virtual absl::Status Prepare(ParameterGradient& gradient) const = 0;
   // Returns the sum of two prepared gradients, or of a sum and a gradient, and modifies neither.
   // See ReadVersion for the version of a sum. A sum of f16 or bf16 gradients is kept in f32 until
-  // Round. The sum is on the device if one of them is. Errors: RESOURCE_EXHAUSTED; those of the
-  // device.
+  // Round. The sum is on the device if one of them is and it has room. Errors: RESOURCE_EXHAUSTED;
+  // those of the device.
   virtual absl::StatusOr<ParameterGradient> Sum(const ParameterGradient& a,
                                                 const ParameterGradient& b) const = 0;
   // Brings a sum into the form of a prepared gradient. Must be called once, before BeginStep.

@@ -62,11 +62,11 @@ std::vector<std::string> GroupMembers::Names() const {
 }
 
 CollectiveGroup::CollectiveGroup(Uses uses, GroupMembers members, const PlanLimits& limits,
-                                 std::weak_ptr<FailedGroups> failed)
+                                 std::weak_ptr<EndedGroups> ended)
     : uses_(std::move(uses)),
       members_(std::move(members)),
       limits_(limits),
-      failed_(std::move(failed)),
+      ended_(std::move(ended)),
       ledger_(members_.name, members_.Names(), members_.rank, limits),
       transfers_(members_.name, members_.Names(), members_.rank),
       watched_in_(members_.workers.size()),
@@ -200,9 +200,9 @@ rpc::Call CollectiveGroup::StartMessage(const rpc::MethodInfo& method, int to, r
 
 void CollectiveGroup::SendMessage(const rpc::MethodInfo& method, int to, rpc::Payload payload,
                                   absl::Time deadline, absl::AnyInvocable<void()> done) {
-  const rpc::Call message =
-      StartMessage(method, to, std::move(payload),
-                   std::max(deadline - uses_.clock.Now(), absl::ZeroDuration()) + kMessageGrace);
+  const absl::Time now = uses_.clock.Now();
+  const absl::Time limit = std::max(deadline, now) + kMessageGrace;
+  const rpc::Call message = StartMessage(method, to, std::move(payload), limit - now);
   uint64_t id = 0;
   bool over = false;
   {
@@ -212,12 +212,12 @@ void CollectiveGroup::SendMessage(const rpc::MethodInfo& method, int to, rpc::Pa
     if (!over) messages_.emplace(id, message);
   }
   if (over) message.Cancel();
-  message.reply().OnReady([self = shared_from_this(), to, id, done = std::move(done)](
+  message.reply().OnReady([self = shared_from_this(), to, id, limit, done = std::move(done)](
                               const absl::StatusOr<rpc::Reply>& taken) mutable {
     if (taken.ok()) {
       done();
     } else {
-      self->Lost(to, taken.status());
+      self->NotTaken(to, taken.status(), limit);
     }
     rpc::Call ended;  // destroyed without the lock
     MutexLock lock(self->mutex_);
@@ -227,6 +227,14 @@ void CollectiveGroup::SendMessage(const rpc::MethodInfo& method, int to, rpc::Pa
     }
     --self->unanswered_;
     self->sent_.NotifyAll();
+  });
+}
+
+void CollectiveGroup::NotTaken(int to, const absl::Status& why, absl::Time limit) {
+  const absl::Time now = uses_.clock.Now();
+  if (!absl::IsDeadlineExceeded(why) || now <= limit + kStall) return Lost(to, why);
+  RunAt(now + kReadingAfterStall, [weak = weak_from_this(), to, why] {
+    if (const auto self = weak.lock()) self->Lost(to, why);
   });
 }
 

@@ -31,7 +31,7 @@
 #include "core/rref/gate.h"
 #include "core/services/collectives/call_data.h"
 #include "core/services/collectives/collective_call.h"
-#include "core/services/collectives/failed_groups.h"
+#include "core/services/collectives/ended_groups.h"
 #include "core/services/collectives/group_ledger.h"
 #include "core/services/collectives/transfer_ledger.h"
 #include "core/tensor/tensor.h"
@@ -64,9 +64,9 @@ class CollectiveGroup : public std::enable_shared_from_this<CollectiveGroup> {
   };
   using Tensors = std::vector<Tensor>;
 
-  // If the group fails, it is kept in `failed`. Requires: at least two members.
+  // If the group fails or is left, it is kept in `ended`. Requires: at least two members.
   CollectiveGroup(Uses uses, GroupMembers members, const PlanLimits& limits = {},
-                  std::weak_ptr<FailedGroups> failed = {});
+                  std::weak_ptr<EndedGroups> ended = {});
 
   const GroupMembers& members() const { return members_; }
   // OK as long as the group has not failed and was not left.
@@ -239,6 +239,9 @@ class CollectiveGroup : public std::enable_shared_from_this<CollectiveGroup> {
   // the group fails.
   void SendMessage(const rpc::MethodInfo& method, int to, rpc::Payload payload, absl::Time deadline,
                    absl::AnyInvocable<void()> done) PSD_EXCLUDES(mutex_);
+  // A message failed, whose time was over at `limit`. If that was long ago, this process was
+  // stopped, and the others may have found it late: what they have said meanwhile is read first.
+  void NotTaken(int to, const absl::Status& why, absl::Time limit) PSD_EXCLUDES(mutex_);
   void WatchEnded(int rank, const absl::StatusOr<rpc::Reply>& reply) PSD_EXCLUDES(mutex_);
   static void EndWatches(const std::map<int, WatchAnswer>& watchers, const v1::CollectiveEnd& end);
   // Returns how the group has ended here. Requires: it has failed, or this rank has left.
@@ -256,7 +259,7 @@ class CollectiveGroup : public std::enable_shared_from_this<CollectiveGroup> {
   const Uses uses_;
   const GroupMembers members_;
   const PlanLimits limits_;
-  const std::weak_ptr<FailedGroups> failed_;
+  const std::weak_ptr<EndedGroups> ended_;
   std::atomic<bool> shares_memory_{false};
   const std::shared_ptr<rref::Gate> gate_ = std::make_shared<rref::Gate>();
   mutable Mutex mutex_;  // leaf

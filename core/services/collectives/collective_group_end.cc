@@ -55,7 +55,6 @@ void CollectiveGroup::FailAll() {
   std::map<int, WatchAnswer> watchers;
   std::map<uint64_t, rpc::Call> messages;
   absl::Status failure;
-  bool left = false;
   v1::CollectiveEnd end;
   absl::AnyInvocable<void() &&> on_end;
   {
@@ -67,12 +66,10 @@ void CollectiveGroup::FailAll() {
     watchers.swap(watchers_);
     messages.swap(messages_);
     failure = ledger_.failure();
-    left = left_;
     end = End();
   }
   // Before the user hears of it, and may let the group go.
-  const auto failed = left ? nullptr : failed_.lock();
-  if (failed != nullptr) failed->Keep(shared_from_this());
+  if (const auto ended = ended_.lock()) ended->Keep(shared_from_this());
   sent_.NotifyAll();
   if (on_end) std::move(on_end)();
   EndWatches(watchers, end);

@@ -38,7 +38,7 @@ CollectiveService::CollectiveService(CollectiveGroup::Uses uses) : uses_(std::mo
 
 absl::StatusOr<std::shared_ptr<CollectiveGroup>> CollectiveService::Make(GroupMembers members) {
   const uint64_t generation = members.generation;
-  auto group = std::make_shared<CollectiveGroup>(uses_, std::move(members), PlanLimits{}, failed_);
+  auto group = std::make_shared<CollectiveGroup>(uses_, std::move(members), PlanLimits{}, ended_);
   MutexLock lock(mutex_);
   if (closed_) {
     return absl::FailedPreconditionError(

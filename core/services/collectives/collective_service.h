@@ -17,7 +17,7 @@
 #include "core/rpc/declared_method.h"
 #include "core/rpc/rpc_agent.h"
 #include "core/services/collectives/collective_group.h"
-#include "core/services/collectives/failed_groups.h"
+#include "core/services/collectives/ended_groups.h"
 
 namespace psd::v1 {
 class CollectiveEnd;
@@ -37,8 +37,8 @@ class CollectiveService {
 
   // Makes this worker's part in a group. The messages of the other ranks are served from now on, so
   // all ranks must have made theirs before one of them watches or starts a call. They are refused
-  // once the group is destroyed, unless it is one of the last that have failed (FailedGroups): then
-  // the others are still told why.
+  // once the group is destroyed, unless it is one of the last that have failed or were left
+  // (EndedGroups): then the others are still told so.
   // Errors: FAILED_PRECONDITION after Close. Requires: at least two members.
   absl::StatusOr<std::shared_ptr<CollectiveGroup>> Make(GroupMembers members) PSD_EXCLUDES(mutex_);
   // Closes all groups, before the parts of the worker that they use stop. Before that it waits at
@@ -65,8 +65,8 @@ class CollectiveService {
   void SessionEnded(const rpc::PeerInfo& peer, uint64_t epoch) PSD_EXCLUDES(mutex_);
 
   const CollectiveGroup::Uses uses_;
-  const std::shared_ptr<FailedGroups> failed_ = std::make_shared<FailedGroups>();  // used by groups
-  Mutex mutex_;                                                                    // leaf
+  const std::shared_ptr<EndedGroups> ended_ = std::make_shared<EndedGroups>();  // used by groups
+  Mutex mutex_;                                                                 // leaf
   bool closed_ PSD_GUARDED_BY(mutex_) = false;
   // By generation. Those of destroyed groups are removed when another one is made.
   absl::flat_hash_map<uint64_t, std::weak_ptr<CollectiveGroup>> groups_ PSD_GUARDED_BY(mutex_);

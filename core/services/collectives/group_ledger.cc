@@ -142,8 +142,10 @@ void GroupLedger::BeginWaiting(GroupEffects& effects) {
 
 void GroupLedger::Begin(uint64_t number, Call& call, GroupEffects& effects) {
   call.begun = true;
+  MakePlan(call);
   for (int rank = 0; rank < size(); ++rank) {
-    if (!left_[rank] || call.peers[rank].heard) continue;
+    // A rank sends the pieces of a large call only to ranks that have begun it.
+    if (!left_[rank] || (call.peers[rank].heard && call.peers[rank].pieces_left == 0)) continue;
     return Fail(WithRemedy(OfGroup(absl::StatusCode::kFailedPrecondition,
                                    absl::StrCat(RankName(rank), " has left before ",
                                                 CallName(number, call)),
@@ -152,7 +154,6 @@ void GroupLedger::Begin(uint64_t number, Call& call, GroupEffects& effects) {
                 effects);
   }
   effects.push_back({GroupEffect::kTell, number, 0, static_cast<size_t>(floor_)});
-  MakePlan(call);
   OpenReady(number, call, effects);
 }
 

@@ -152,8 +152,9 @@ absl::Status GradientService::WhyNone(GlobalId leaf, const absl::Status& none) c
                    "created with requires_grad have one"));
 }
 
-absl::StatusOr<rpc::Contents> GradientService::ServeFetch(const rpc::CallPtr& call,
-                                                          v1::GradientRequest request) {
+absl::Status GradientService::ServeFetch(const rpc::Answer<rpc::Contents>& answer,
+                                         v1::GradientRequest request) {
+  const rpc::CallPtr& call = answer.call();
   const GlobalId id{request.context_incarnation(), request.context_counter()};
   const GlobalId leaf{request.leaf_incarnation(), request.leaf_counter()};
   // A value that is gone has no name to ask about; its gradient belongs only to the context that
@@ -168,12 +169,21 @@ absl::StatusOr<rpc::Contents> GradientService::ServeFetch(const rpc::CallPtr& ca
         "autograd context ", id.ToString(), " never reached ", uses_.agent.self().name,
         " (or was released there): nothing of ", uses_.agent.self().name, " was used in it"));
   }
-  auto gradient = (*context)->Gradient(leaf);
+  const bool light = !(*context)->HasDeviceGradients();
+  rpc::RunBySize(uses_.executor, light, answer, [this, call, context = *context, leaf] {
+    return ReadGradient(*call, *context, leaf);
+  });
+  return absl::OkStatus();
+}
+
+absl::StatusOr<rpc::Contents> GradientService::ReadGradient(
+    rpc::ServerCall& call, const dist_autograd::ContextState& context, GlobalId leaf) const {
+  const auto gradient = context.Gradient(leaf);
   if (!gradient.ok()) return WhyNone(leaf, gradient.status());
   if (gradient->gradient.defined())
-    return uses_.exchange.EncodeReply(*call, nullptr, {Value(gradient->gradient)});
+    return uses_.exchange.EncodeReply(call, nullptr, {Value(gradient->gradient)});
   PSD_ASSIGN_OR_RETURN(auto sparse, ConcatSparse(gradient->sparse));
-  return uses_.exchange.EncodeReply(*call, nullptr, {Value(std::move(sparse))});
+  return uses_.exchange.EncodeReply(call, nullptr, {Value(std::move(sparse))});
 }
 
 }  // namespace psd::services

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "core/base/executor.h"
 #include "core/base/future.h"
 #include "core/base/ids.h"
 #include "core/dist_autograd/context.h"
@@ -42,6 +43,7 @@ class GradientService {
     rref::CreationGate& creations;
     dist_autograd::DistAutograd& autograd;
     dist_autograd::Exchange& exchange;
+    Executor& executor;
   };
 
   // Registers the methods. The agent must not have started.
@@ -75,7 +77,12 @@ class GradientService {
   // Returns the reason why `leaf`, a value of this worker, has no gradient. `none` is the error
   // that the context has given.
   absl::Status WhyNone(GlobalId leaf, const absl::Status& none) const;
-  absl::StatusOr<rpc::Contents> ServeFetch(const rpc::CallPtr& call, v1::GradientRequest request);
+  absl::Status ServeFetch(const rpc::Answer<rpc::Contents>& answer, v1::GradientRequest request);
+  // Returns the answer with the gradient that `context` has collected for `leaf`. May wait for a
+  // device that has it.
+  absl::StatusOr<rpc::Contents> ReadGradient(rpc::ServerCall& call,
+                                             const dist_autograd::ContextState& context,
+                                             GlobalId leaf) const;
   absl::Status ServePush(const rpc::CallPtr& call, rpc::Beside<v1::PushedGradient> fields);
 
   const Uses uses_;

@@ -21,6 +21,7 @@ CollectedGradients PickGradients(std::shared_ptr<const dist_autograd::LeafGradie
     if (!index.has_value()) return;
     next = *index + 1;
     collected.elements += leaf.gradient.NumElements();
+    collected.on_device |= leaf.gradient.defined() && !leaf.gradient.OnHost();
     optim::ParameterGradient& gradient = collected.gradients.emplace_back();
     gradient.parameter = leaf.key;
     gradient.gradient = optim::KeptTensor::Borrow(leaf.gradient);

@@ -15,7 +15,8 @@ namespace psd::services {
 struct CollectedGradients {
   std::shared_ptr<const dist_autograd::LeafGradients> leaves;  // shared with the context
   std::vector<optim::ParameterGradient> gradients;             // borrowed from `leaves`
-  int64_t elements = 0;  // the most elements that are read or written to plan a step with them
+  int64_t elements = 0;    // the most elements that are read or written to plan a step with them
+  bool on_device = false;  // some of the gradients are on devices
 };
 
 // Picks the gradients for the parameters of `table` out of all that a context has collected.

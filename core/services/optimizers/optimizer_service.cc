@@ -127,7 +127,8 @@ absl::Status AuthorizeCreation(const OptimizerService::Uses& uses, const rpc::Se
 struct Collected {
   OptimizerPtr optimizer;
   std::vector<CollectedGradients> contexts;
-  int64_t elements = 0;  // the most elements that are read or written to plan the step
+  int64_t elements = 0;    // the most elements that are read or written to plan the step
+  bool on_device = false;  // some of the gradients are on devices
 
   // Returns the checked sum over all contexts. May be called once.
   absl::StatusOr<StepPlan> Plan() {
@@ -145,9 +146,11 @@ struct Collected {
   }
 };
 
-// Whether the carrier's thread may plan the step. It never waits for a device.
+// Whether the carrier's thread may plan the step. It never waits for a device: neither for one that
+// has a parameter, nor for one that has a gradient of a parameter on the host.
 bool IsLight(const Collected& collected) {
-  return collected.elements <= optim::kInlineElements && !collected.optimizer->has_devices();
+  return collected.elements <= optim::kInlineElements && !collected.on_device &&
+         !collected.optimizer->has_devices();
 }
 
 // Returns the fields that a step and a measurement have in common.
@@ -255,6 +258,7 @@ absl::StatusOr<Collected> Collect(const OptimizerService::Uses& uses, OptimizerP
     const CollectedGradients& picked =
         collected.contexts.emplace_back(PickGradients(context->Gradients(), table));
     collected.elements += picked.elements;
+    collected.on_device |= picked.on_device;
   }
   return collected;
 }

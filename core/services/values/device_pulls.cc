@@ -30,6 +30,14 @@ absl::StatusOr<Buffer> Asked(const std::vector<Buffer>& buffers,
   return buffers[request.number()].Slice(request.offset(), bytes);
 }
 
+// The result is shared by the copies of a callback.
+std::shared_ptr<const std::vector<uint64_t>> LoansOf(const std::vector<v1::LentBlock>& lent) {
+  auto loans = std::make_shared<std::vector<uint64_t>>();
+  loans->reserve(lent.size());
+  for (const v1::LentBlock& block : lent) loans->push_back(block.loan());
+  return loans;
+}
+
 rpc::Contents Piece(Buffer bytes) {
   rpc::Contents piece;
   piece.payload.buffers.push_back(std::move(bytes));
@@ -91,7 +99,7 @@ std::function<void()> DevicePulls::LeaveOut(rpc::ServerCall& call, rpc::Contents
   loans_.NoteServed(call.caller().incarnation, offer, lent.size(), pull->size());
   if (!lent.empty()) {
     for (const v1::LentBlock& block : lent) *left_out.add_lent() = block;
-    take_back = [this, offer = *offer, lent = std::move(lent)] { loans_.TakeBack(offer, lent); };
+    take_back = [this, loans = LoansOf(lent)] { loans_.TakeBack(*loans); };
   }
   const GlobalId session = rpc::SessionOf(call);
   const uint64_t id = Add(session, std::move(pull));

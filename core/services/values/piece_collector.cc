@@ -178,7 +178,7 @@ class Collector : public std::enable_shared_from_this<Collector> {
       return std::nullopt;
     }
     absl::StatusOr<Buffer> borrowed = uses_.loans->Borrow(reply_.callee, *device_, block);
-    if (!borrowed.ok()) return std::nullopt;  // which was logged
+    if (!borrowed.ok()) return std::nullopt;  // logged, or the loan was recalled
     return *std::move(borrowed);
   }
 

@@ -47,4 +47,18 @@ absl::StatusOr<Tensor> AddToSum(Tensor sum, const Tensor& gradient, bool own) {
   return sum;
 }
 
+absl::StatusOr<Tensor> AddToSumWhereRoom(const Tensor& sum, const Tensor& gradient, bool own) {
+  absl::StatusOr<Tensor> added = AddToSum(sum, gradient, own);
+  if (sum.OnHost() || !absl::IsResourceExhausted(added.status())) return added;
+  PSD_ASSIGN_OR_RETURN(Tensor here, sum.ToHost());
+  return AddToSum(std::move(here), gradient, /*own=*/true);
+}
+
+absl::StatusOr<Tensor> RoundSumWhereRoom(const Tensor& sum, DType dtype) {
+  absl::StatusOr<Tensor> rounded = Cast(sum, dtype);
+  if (sum.OnHost() || !absl::IsResourceExhausted(rounded.status())) return rounded;
+  PSD_ASSIGN_OR_RETURN(const Tensor here, sum.ToHost());
+  return Cast(here, dtype);
+}
+
 }  // namespace psd::ops

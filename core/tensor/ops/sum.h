@@ -3,6 +3,7 @@
 // Sums of gradients.
 
 #include "absl/status/statusor.h"
+#include "core/tensor/dtype.h"
 #include "core/tensor/tensor.h"
 
 namespace psd::ops {
@@ -15,5 +16,13 @@ namespace psd::ops {
 // Thread-safe. Errors: INVALID_ARGUMENT if shapes or dtypes differ;
 // RESOURCE_EXHAUSTED.
 absl::StatusOr<Tensor> AddToSum(Tensor sum, const Tensor& gradient, bool own = false);
+// As AddToSum. If the device of `sum` has no room, the result is on the host: gradients that other
+// processes share are not written, so their sum needs memory of its own. Then it waits for the
+// device.
+absl::StatusOr<Tensor> AddToSumWhereRoom(const Tensor& sum, const Tensor& gradient,
+                                         bool own = false);
+// Returns `sum` in `dtype`, on the host if the device of `sum` has no room. Errors:
+// RESOURCE_EXHAUSTED; those of the device.
+absl::StatusOr<Tensor> RoundSumWhereRoom(const Tensor& sum, DType dtype);
 
 }  // namespace psd::ops

@@ -15,6 +15,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/client/collectives/group_world.h"
+#include "tests/client/collectives/other_host.h"
 
 namespace psd {
 namespace {
@@ -38,11 +39,16 @@ std::string Culprit(const absl::Status& status) {
   return detail.has_value() ? detail->worker : "";
 }
 
-class FaultsTest : public ::testing::TestWithParam<bool> {
+enum class Hosts { kOne, kTwo, kThree };  // of the ranks; those of one host share memory
+
+class FaultsTest : public ::testing::TestWithParam<Hosts> {
  protected:
   static constexpr int kRanks = 3;
 
-  FaultsTest() : world_(kRanks, GetParam()), groups_(world_.JoinAll("ranks")) {}
+  FaultsTest() : world_(GetParam() == Hosts::kTwo ? 2 : kRanks, GetParam() != Hosts::kThree) {
+    if (GetParam() == Hosts::kTwo) AddOnOtherHost(world_);
+    groups_ = world_.JoinAll("ranks");
+  }
 
   // Runs f on all ranks that are in the group at the same time, and returns its results. The result
   // of a rank without a group is OK.
@@ -72,8 +78,13 @@ class FaultsTest : public ::testing::TestWithParam<bool> {
   std::vector<std::shared_ptr<Group>> groups_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Carriers, FaultsTest, ::testing::Bool(),
-                         [](const auto& info) { return info.param ? "Shm" : "Grpc"; });
+INSTANTIATE_TEST_SUITE_P(Carriers, FaultsTest,
+                         ::testing::Values(Hosts::kOne, Hosts::kTwo, Hosts::kThree),
+                         [](const auto& info) {
+                           return info.param == Hosts::kOne   ? "Shm"
+                                  : info.param == Hosts::kTwo ? "ShmAndGrpc"
+                                                              : "Grpc";
+                         });
 
 TEST_P(FaultsTest, DDP_30_ARankThatDiedBeforeACallIsNamedOnEveryRank) {
   EXPECT_TRUE(OnAll([](int, Group& group) { return group.Barrier(); })[0].ok());
@@ -119,7 +130,7 @@ TEST_P(FaultsTest, DDP_30_ARankThatDiesAmongManyCallsEndsThemAll) {
 
 TEST_P(FaultsTest, DDP_30_ALateRankFailsTheCallOnEveryRankAndIsFenced) {
   CollectiveOptions soon;
-  soon.timeout = absl::Seconds(2);  // in which the other two make the call
+  soon.timeout = absl::Seconds(10);  // in which the other two make the call
   auto statuses = OnAll([&](int rank, Group& group) {
     return rank == 2 ? absl::OkStatus()
                      : group.AllReduce(Ones(kSmall), Reduction::kSum, soon).status();
@@ -382,6 +393,39 @@ TEST_P(FaultsTest, AGroupThatFailedDoesNotHarmAnotherOneOverTheSameRanks) {
   EXPECT_FALSE(groups_[0]->Barrier().ok());
   InParallel(kRanks, [&](int rank) {
     EXPECT_EQ(Elements(Must(others[rank]->AllReduce(Ones(kLarge))))[0], kRanks);
+  });
+}
+
+TEST_P(FaultsTest, DDP_30_ARankThatDiesIsNamedInAllGroupsThatItIsIn) {
+  const auto others = world_.JoinAll("others");
+  const auto statuses = OnAll([&](int rank, Group& group) {
+    if (rank != 1) return group.AllReduce(Ones(kLarge)).status();
+    Kill(1);
+    return absl::OkStatus();
+  });
+  for (int rank : {0, 2}) {
+    EXPECT_EQ(Culprit(statuses[rank]), "t1") << statuses[rank];
+    const absl::Status other = others[rank]->AllReduce(Ones(kSmall)).status();
+    EXPECT_EQ(Culprit(other), "t1") << other;
+  }
+  ExpectRebuilt(1);
+  groups_ = others;
+  ExpectRebuilt(1);
+}
+
+TEST_P(FaultsTest, DDP_30_ARankThatDoesNotComeWhenAGroupIsBuiltAgainIsNamed) {
+  Kill(1);
+  const auto rebuild = [&](int rank, absl::Duration timeout) {
+    return groups_[rank]->Rebuild(*world_.workers[rank], {"t1"}, timeout);
+  };
+  const absl::Status alone = rebuild(0, absl::Seconds(6)).status();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(alone)) << alone;
+  EXPECT_THAT(Text(alone), HasSubstr("t2"));
+  InParallel(kRanks, [&](int rank) {
+    if (rank == 1) return;
+    const auto again = Must(rebuild(rank, absl::Seconds(60)));
+    EXPECT_EQ(again->size(), kRanks - 1);
+    EXPECT_TRUE(again->Barrier().ok());
   });
 }
 

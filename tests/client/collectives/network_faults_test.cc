@@ -100,7 +100,7 @@ class Fate {
 bool JoinWithADeath(int dies_at) {
   Fate fate(dies_at);  // outlives the carrier that asks it
   const auto network = StartNetwork();
-  GroupWorld world(1, network, Sessions(absl::Seconds(3)));
+  GroupWorld world(1, network, Sessions(absl::Seconds(6)));
   testing::PickyRules rules;
   rules.refuses = [&fate](const carrier::Message&) { return fate.BeforeSending(); };
   world.workers.push_back(Must(
@@ -143,6 +143,30 @@ TEST(NetworkFaultsTest, DDP_30_ARankThatDiesAtAnyMessageOfJoiningIsNamedOnEveryR
   EXPECT_GT(dies_at, 4) << "t1 meets the others twice, and connects to one of them";
 }
 
+// A rank connects to those of higher rank. Here it still has an open session with a former process
+// of t1, and must wait until it meets the one that joins.
+TEST(NetworkFaultsTest, DDP_30_ARankMeetsTheProcessThatJoinsAndNotTheOneBeforeIt) {
+  std::atomic<bool> misses_end{false};  // outlives the carrier that asks it
+  const auto network = StartNetwork();
+  GroupWorld world(0, network, Sessions(absl::Seconds(6)));
+  testing::PickyRules rules;
+  rules.misses_end = [&misses_end] { return misses_end.load(); };
+  world.workers.push_back(Must(
+      StartWithCarrier(std::make_shared<testing::PickyCarrier>(network->NewCarrier("t0"), rules),
+                       world.Options("t0"))));
+  world.Add();
+  for (const auto& former : world.JoinAll("former")) former->Leave();
+  misses_end = true;
+  network->Crash("t1");
+  RuntimeOf(*world.workers[1]).agent().Shutdown(absl::ZeroDuration());
+  world.workers[1] = Must(StartWithCarrier(network->NewCarrier("t1"), world.Options("t1")));
+  const auto groups = world.JoinAll("ranks");
+  InParallel(2, [&](int rank) {
+    const absl::Status met = groups[rank]->Barrier();
+    EXPECT_TRUE(met.ok()) << met;
+  });
+}
+
 TEST(NetworkFaultsTest, DDP_30_ASilentRankIsNamedAndChangesNothingWhenItComesBack) {
   const auto network = StartNetwork();
   // A rank that is silent comes back within its lease.
@@ -155,7 +179,7 @@ TEST(NetworkFaultsTest, DDP_30_ASilentRankIsNamedAndChangesNothingWhenItComesBac
   silence(true);
   const Future<Tensor> late = groups[2]->AllReduceAsync(Ones(kLarge));
   CollectiveOptions soon;
-  soon.timeout = absl::Seconds(2);  // in which the other two make the call
+  soon.timeout = absl::Seconds(10);  // in which the other two make the call
   std::vector<std::shared_ptr<Group>> rebuilt(2);
   const auto reduce = [&rebuilt](int rank) {
     EXPECT_THAT(Elements(Must(rebuilt[rank]->AllReduce(Ones(kLarge)))), Each(2));

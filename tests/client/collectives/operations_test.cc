@@ -1,5 +1,5 @@
-// The operations of a group, over shared memory, over the network, and over a simulated network
-// that loses, repeats and reorders messages and breaks links; with small and large tensors.
+// The operations of a group, over shared memory, over the network, over both, and over a simulated
+// network that loses, repeats and reorders messages and breaks links; with small and large tensors.
 
 #include <atomic>
 #include <cmath>
@@ -13,13 +13,17 @@
 #include "absl/time/time.h"
 #include "client/collectives/group.h"
 #include "client/psd.h"
+#include "client/runtime_of.h"
 #include "core/carrier/faulty/fault_plan.h"
 #include "core/carrier/faulty/faulty_network.h"
+#include "core/rpc/rpc_agent.h"
 #include "core/rpc/session_options.h"
+#include "core/runtime/runtime.h"
 #include "core/tensor/ops/cast.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/client/collectives/group_world.h"
+#include "tests/client/collectives/other_host.h"
 
 namespace psd {
 namespace {
@@ -53,6 +57,7 @@ struct Setting {
   int ranks = 0;
   bool shared_memory = false;
   uint64_t faulty_seed = 0;  // of the simulated network; 0: the network is real
+  int on_other_host = 0;     // so many of the last ranks share no memory with any other
 };
 
 // Null if the network is real.
@@ -78,9 +83,11 @@ class OperationsTest : public ::testing::TestWithParam<Setting> {
   OperationsTest()
       : ranks_(GetParam().ranks),
         network_(NetworkOf(GetParam())),
-        world_(network_ == nullptr ? GroupWorld(ranks_, GetParam().shared_memory)
-                                   : GroupWorld(ranks_, network_, Restless())),
-        groups_(world_.JoinAll("ranks")) {
+        world_(network_ == nullptr
+                   ? GroupWorld(ranks_ - GetParam().on_other_host, GetParam().shared_memory)
+                   : GroupWorld(ranks_, network_, Restless())) {
+    for (int rank = 0; rank < GetParam().on_other_host; ++rank) AddOnOtherHost(world_);
+    groups_ = world_.JoinAll("ranks");
     if (network_ == nullptr) return;
     carrier::Faults faults;
     faults.cut = 0.02;
@@ -107,14 +114,29 @@ class OperationsTest : public ::testing::TestWithParam<Setting> {
 INSTANTIATE_TEST_SUITE_P(All, OperationsTest,
                          ::testing::Values(Setting{2, true}, Setting{3, true}, Setting{4, true},
                                            Setting{3, false}, Setting{2, false, 1},
-                                           Setting{3, false, 2}, Setting{4, false, 3}),
+                                           Setting{3, false, 2}, Setting{4, false, 3},
+                                           Setting{4, true, 0, 1}, Setting{4, true, 0, 2}),
                          [](const auto& info) {
                            const uint64_t seed = info.param.faulty_seed;
+                           const int other = info.param.on_other_host;
                            return absl::StrCat(info.param.ranks, "Ranks",
-                                               seed > 0 ? absl::StrCat("Faulty", seed)
+                                               seed > 0    ? absl::StrCat("Faulty", seed)
+                                               : other > 0 ? absl::StrCat(other, "OnOtherHost")
                                                : info.param.shared_memory ? "Shm"
                                                                           : "Grpc");
                          });
+
+TEST_P(OperationsTest, RanksAreConnectedAsTheSettingSays) {
+  int others = 0;
+  for (const rpc::PeerStatus& peer : RuntimeOf(*world_.workers[0]).agent().Peers()) {
+    if (peer.peer.name[0] != 't') continue;  // the registrar
+    ++others;
+    const int rank = peer.peer.name[1] - '0';
+    const bool near = rank < ranks_ - GetParam().on_other_host;
+    EXPECT_EQ(peer.shares_memory(), GetParam().shared_memory && near) << peer.link;
+  }
+  EXPECT_EQ(others, ranks_ - 1) << "rank 0 is connected to all others";
+}
 
 TEST_P(OperationsTest, DDP_31_AnAllReduceSumsInTheOrderOfRanksOnEveryRank) {
   for (const int64_t elements : {int64_t{0}, int64_t{1}, kSmall, kLarge, kPieces}) {

@@ -4,9 +4,11 @@
 #include <cstdint>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "client/collectives/group.h"
 #include "client/ddp/hierarchical_push.h"
 #include "client/psd.h"
@@ -190,6 +192,37 @@ TEST_F(HierarchicalPushTest, DDP_32_APusherThatCannotTellItsStepSaysThatItsFateI
   EXPECT_THAT(change, Each(::testing::FloatNear(-4, 1e-4)));
 }
 
+// The owner applies the step, and is silent until the pusher has given up.
+TEST_F(HierarchicalPushTest, DDP_32_AnOwnerThatDoesNotAnswerIsNamedOnAllRanksAndTheGroupGoesOn) {
+  Start(2);
+  Sgd sgd;
+  sgd.lr = 1;
+  std::vector<Handles> all(2);
+  InParallel(2, [&](int i) { all[i] = Make(i, 2, {"w"}, sgd); });
+  const auto step = [&](int i, double value, const StepOptions& options = {}) {
+    const Tensor gradient = Must(Tensor::Full({100, 100}, DType::kF32, value));
+    return all[i].push->Step(WithGradients(i, *all[i].push, {gradient}), options);
+  };
+  const std::vector<float> initial = Read("w");
+  traffic_.mute_steps = true;
+  InParallel(2, [&](int i) {
+    StepOptions hasty;
+    hasty.timeout = absl::Seconds(6);  // in which the step reaches the owner
+    const absl::Status failed = step(i, 1, hasty);
+    EXPECT_EQ(Culprit(failed), "owner1") << failed;
+    EXPECT_TRUE(FateUnknown(failed)) << failed;
+    EXPECT_TRUE(groups_[i]->Barrier().ok());
+  });
+  traffic_.mute = false;
+  InParallel(2, [&](int i) {
+    const absl::Status stepped = step(i, 10);
+    EXPECT_TRUE(stepped.ok()) << stepped;
+  });
+  std::vector<float> change = Read("w");
+  for (size_t i = 0; i < change.size(); ++i) change[i] -= initial[i];
+  EXPECT_THAT(change, Each(::testing::FloatNear(-2 - 20, 1e-4)));
+}
+
 TEST_F(HierarchicalPushTest, DDP_32_AFormerPusherThatIsNotRank0AnyMoreGivesItsSeatsBack) {
   Start(2);
   Sgd sgd;
@@ -221,6 +254,45 @@ TEST_F(HierarchicalPushTest, DDP_32_AFormerPusherThatIsNotRank0AnyMoreGivesItsSe
   std::vector<float> change = Read("w");
   for (size_t i = 0; i < change.size(); ++i) change[i] -= initial[i];
   EXPECT_THAT(change, Each(::testing::FloatNear(-2 - 2 - 10, 1e-4)));
+}
+
+TEST_F(HierarchicalPushTest, DDP_32_APusherThatDiedAndIsStartedAgainPushesAgain) {
+  Start(2);
+  Sgd sgd;
+  sgd.lr = 1;
+  std::vector<Handles> all(2);
+  InParallel(2, [&](int i) { all[i] = Make(i, 2, {"w"}, sgd); });
+  const auto step = [&](int i, double value) {
+    const Tensor gradient = Must(Tensor::Full({100, 100}, DType::kF32, value));
+    return all[i].push->Step(WithGradients(i, *all[i].push, {gradient}));
+  };
+  const std::vector<float> initial = Read("w");
+  InParallel(2, [&](int i) { EXPECT_TRUE(step(i, 1).ok()); });
+  Kill(0);
+  EXPECT_EQ(Culprit(step(1, 1000)), "t0");
+  groups_[1] = Must(groups_[1]->Rebuild(worker(1)));
+  Recreate(1, all[1], {"w"});
+  const absl::Status stepped = step(1, 10);
+  EXPECT_TRUE(stepped.ok()) << stepped;
+
+  all[0] = Handles();
+  groups_[0] = nullptr;
+  WorkerOptions options = world_.Options("t0");
+  options.owners.push_back(owner1_.address());
+  world_.workers[0] = Must(Worker::Start(std::move(options)));
+  InParallel(2, [&](int i) {
+    JoinGroup(i, "again", {"t0", "t1"});
+    if (i == 0) {
+      all[0] = Make(0, 2, {"w"}, sgd);
+    } else {
+      Recreate(1, all[1], {"w"});
+    }
+    const absl::Status together = step(i, 3);
+    EXPECT_TRUE(together.ok()) << together;
+  });
+  std::vector<float> change = Read("w");
+  for (size_t i = 0; i < change.size(); ++i) change[i] -= initial[i];
+  EXPECT_THAT(change, Each(::testing::FloatNear(-2 - 10 - 2 * 3, 1e-4)));
 }
 
 class LossScaleTest : public HierarchicalPushTest, public ::testing::WithParamInterface<int> {};

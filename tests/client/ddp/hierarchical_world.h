@@ -63,7 +63,6 @@ inline worker::RuntimeOptions Counting(Traffic& traffic) {
     return absl::ResourceExhaustedError("no room for a step");
   };
   worker::RuntimeOptions options;
-  options.session.lease = absl::Seconds(3);
   options.carrier =
       std::make_shared<testing::PickyCarrier>(Must(carrier::NewGrpcCarrier({})), rules);
   return options;

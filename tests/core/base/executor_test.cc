@@ -9,6 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "core/base/buffer.h"
 #include "core/base/clock.h"
 #include "core/base/executor.h"
@@ -344,7 +346,7 @@ TEST(ThreadPoolTest, NoMoreTasksRunAtOnceThanItsThreadsAfterSomeHaveWaited) {
                       const int now = ++running;
                       for (int seen = most; seen < now && !most.compare_exchange_weak(seen, now);) {
                       }
-                      for (int k = 0; k < 100; ++k) std::this_thread::yield();
+                      absl::SleepFor(absl::Milliseconds(1));
                       --running;
                     })
                     .ok());

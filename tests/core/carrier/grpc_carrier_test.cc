@@ -33,6 +33,7 @@ GrpcCarrierOptions PatientOptions() {
   GrpcCarrierOptions options;
   options.keepalive_time = absl::Seconds(20);
   options.keepalive_timeout = absl::Seconds(20);
+  options.handshake_timeout = absl::Seconds(60);
   return options;
 }
 
@@ -334,6 +335,7 @@ TEST_F(ThreadsTest, PiecesThatSeveralThreadsReadAllArrive) {
   constexpr size_t kMessages = 20;
   GrpcCarrierOptions options = PatientOptions();
   options.memory = MemoryBudget::Create(size_t{64} << 20);
+  options.room_patience = absl::Hours(1);
   Connect(options);
   far_->CountOnly();
   for (size_t i = 0; i < kMessages; ++i) {
@@ -391,7 +393,7 @@ class SilentPeersTest : public testing::Test {
   SilentPeersTest() {
     GrpcCarrierOptions options;
     options.keepalive_time = absl::Hours(1);
-    options.handshake_timeout = absl::Milliseconds(500);
+    options.handshake_timeout = absl::Seconds(5);
     server_ = *NewGrpcCarrier(options);
     address_ = *server_->Listen("127.0.0.1:0", [](std::shared_ptr<Link>) { return nullptr; });
   }

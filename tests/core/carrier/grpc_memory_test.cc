@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "core/base/buffer.h"
 #include "core/base/memory_budget.h"
 #include "core/carrier/frame.h"
@@ -20,6 +22,14 @@ namespace psd::carrier {
 namespace {
 
 constexpr size_t kMiB = size_t{1} << 20;
+
+// The options of ends that wait for a peer for longer than a busy machine keeps it waiting.
+GrpcCarrierOptions Patient() {
+  GrpcCarrierOptions options;
+  options.keepalive_time = options.keepalive_timeout = absl::Seconds(60);
+  options.handshake_timeout = absl::Seconds(60);
+  return options;
+}
 
 // Makes a message with one buffer of `bytes`.
 Message MessageOf(const std::string& header, size_t bytes) {
@@ -33,7 +43,7 @@ Message MessageOf(const std::string& header, size_t bytes) {
 class FullReceiver {
  public:
   explicit FullReceiver(absl::Duration patience) {
-    GrpcCarrierOptions options;
+    GrpcCarrierOptions options = Patient();
     options.memory = budget_;
     options.room_patience = patience;
     server_ = *NewGrpcCarrier(options);
@@ -70,7 +80,7 @@ class FullReceiver {
   std::shared_ptr<Recorder> sender_;
   std::string address_;
   std::shared_ptr<Carrier> server_;
-  const std::shared_ptr<Carrier> client_ = *NewGrpcCarrier({});
+  const std::shared_ptr<Carrier> client_ = *NewGrpcCarrier(Patient());
 };
 
 // Large messages, of which the budget has room for only a few at a time. They are sent whole, in
@@ -83,7 +93,7 @@ struct Cut {
 class OneAfterAnotherTest : public testing::TestWithParam<Cut> {};
 
 TEST_P(OneAfterAnotherTest, AllOfThemArriveThoughNoneWaitsLong) {
-  GrpcCarrierOptions receiving;
+  GrpcCarrierOptions receiving = Patient();
   receiving.memory = MemoryBudget::Create(8 * kMiB);
   receiving.room_patience = absl::Hours(1);
   const auto server = *NewGrpcCarrier(receiving);
@@ -93,7 +103,7 @@ TEST_P(OneAfterAnotherTest, AllOfThemArriveThoughNoneWaitsLong) {
     heard->SetLink(std::move(link));
     return heard;
   });
-  GrpcCarrierOptions sending;
+  GrpcCarrierOptions sending = Patient();
   sending.piece_bytes = GetParam().piece_bytes;
   const auto client = *NewGrpcCarrier(sending);
   ASSERT_TRUE(ConnectAndWait(*client, *address, sender).ok());
@@ -157,8 +167,12 @@ TEST(FullBudget, WhatWaitsForRoomDoesNotFillTheBuffersOfTheNetwork) {
   ASSERT_TRUE(receiver.heard().WaitForRefused(kLinks - 16 * kMiB / kBytes));
   receiver.heard().CountOnly();
   receiver.MakeRoom();
-  while (receiver.heard().refused().size() + receiver.heard().count() < kLinks)
+  const absl::Time until = absl::Now() + kPatience;
+  while (receiver.heard().refused().size() + receiver.heard().count() < kLinks &&
+         absl::Now() < until) {
     std::this_thread::yield();
+  }
+  EXPECT_EQ(receiver.heard().refused().size() + receiver.heard().count(), kLinks);
   EXPECT_GE(receiver.heard().count(), 7u);
   for (const auto& sender : senders) {
     EXPECT_TRUE(sender->closed().empty());
@@ -253,7 +267,7 @@ class Listener {
 };
 
 TEST(FullBudget, WhatAPeerDoesNotReadIsChargedAndInTheEndEndsItsLink) {
-  GrpcCarrierOptions options;
+  GrpcCarrierOptions options = Patient();
   options.memory = MemoryBudget::Create(64 * kMiB);
   {
     Listener listener(options);
@@ -270,8 +284,8 @@ TEST(FullBudget, WhatAPeerDoesNotReadIsChargedAndInTheEndEndsItsLink) {
 
 // The peer reads everything at once, so gRPC's own window is never full.
 TEST(UnreadBytes, ASenderWaitsUntilThePeerSaysThatItHasRead) {
-  GrpcCarrierOptions options;
-  options.stall_timeout = absl::Milliseconds(500);
+  GrpcCarrierOptions options = Patient();
+  options.stall_timeout = absl::Seconds(5);
   Listener listener(options);
   DeafPeer peer(listener.address(), 3 * kMiB);
   for (int i = 0; i < 5; ++i) ASSERT_TRUE(listener.link()->Send(MessageOf("", 3 * kMiB / 2)).ok());
@@ -285,7 +299,7 @@ TEST(UnreadBytes, ASenderWaitsUntilThePeerSaysThatItHasRead) {
 }
 
 TEST(UnreadBytes, APeerThatSaysThatItHasReadMoreThanItWasSentEndsItsLink) {
-  Listener listener({});
+  Listener listener(Patient());
   DeafPeer peer(listener.address(), 3 * kMiB);
   ASSERT_TRUE(listener.link()->Send(MessageOf("", kMiB)).ok());
   peer.ReadWhole(1);
@@ -299,7 +313,7 @@ TEST(UnreadBytes, APeerThatSaysThatItHasReadMoreThanItWasSentEndsItsLink) {
 class SlowReaderTest : public testing::TestWithParam<size_t> {};
 
 TEST_P(SlowReaderTest, WhatWaitsForItIsBoundedByTheBudgetAndTheLinkLivesOn) {
-  GrpcCarrierOptions options;
+  GrpcCarrierOptions options = Patient();
   options.memory = MemoryBudget::Create(64 * kMiB);
   {
     Listener listener(options);
@@ -324,10 +338,10 @@ INSTANTIATE_TEST_SUITE_P(Sizes, SlowReaderTest, testing::Values(kMiB, 4 * kMiB),
                          });
 
 TEST(FullBudget, LinksAreBoundedByTheBudget) {
-  GrpcCarrierOptions options;
+  GrpcCarrierOptions options = Patient();
   options.memory = MemoryBudget::Create(kMiB);
   Listener listener(options);
-  const auto client = *NewGrpcCarrier({});
+  const auto client = *NewGrpcCarrier(Patient());
   std::vector<std::shared_ptr<Recorder>> ends;
   absl::Status last;
   while (ends.size() < 200 && last.ok()) {
@@ -343,7 +357,7 @@ TEST(FullBudget, LinksAreBoundedByTheBudget) {
 }
 
 TEST(Stalls, APeerThatReadsNothingLosesItsLink) {
-  GrpcCarrierOptions options;
+  GrpcCarrierOptions options = Patient();
   options.stall_timeout = absl::Milliseconds(100);
   Listener listener(options);
   DeafPeer peer(listener.address());
@@ -352,7 +366,7 @@ TEST(Stalls, APeerThatReadsNothingLosesItsLink) {
 }
 
 TEST(Stalls, AMessageThatStopsInTheMiddleGivesItsMemoryBack) {
-  GrpcCarrierOptions options;
+  GrpcCarrierOptions options = Patient();
   options.memory = MemoryBudget::Create(64 * kMiB);
   options.stall_timeout = absl::Milliseconds(100);
   Listener listener(options);

@@ -32,7 +32,7 @@ class HostWorld : public CarrierWorld {
     options.limits = limits;
     options.keepalive_time = absl::Seconds(20);  // so that a loaded machine is not taken for dead
     options.keepalive_timeout = absl::Seconds(20);
-    return *NewHostCarrier(options, /*shared_memory=*/true, NewNullLogger());
+    return *NewHostCarrier(options, SharedMemoryUse{}, NewNullLogger());
   }
   std::string AnyAddress() override { return "127.0.0.1:0"; }
   std::string DeadAddress() override {
@@ -98,7 +98,7 @@ class HostCarrierLinkTest : public testing::Test {
     address_ = *bound;
   }
   std::shared_ptr<Carrier> NewCarrier(bool shared_memory = true) const {
-    return *NewHostCarrier(GrpcCarrierOptions(), shared_memory, logger_);
+    return *NewHostCarrier(GrpcCarrierOptions(), SharedMemoryUse{shared_memory, "", ""}, logger_);
   }
   // Opens a link that works, and returns its description.
   std::string Open() {
@@ -177,7 +177,7 @@ TEST_F(HostCarrierLinkTest, AnIntroductionThatFailsIsLoggedAndTheNetworkUsed) {
 TEST_F(HostCarrierLinkTest, RingsTakeASixteenthOfTheBudgetAndFurtherLinksUseTheNetwork) {
   GrpcCarrierOptions options;
   options.memory = MemoryBudget::Create(size_t{48} << 20);
-  Listen(*NewHostCarrier(options, /*shared_memory=*/true, logger_));
+  Listen(*NewHostCarrier(options, SharedMemoryUse{}, logger_));
   EXPECT_TRUE(absl::StartsWith(Open(), "shm ")) << why_;
   EXPECT_TRUE(absl::StartsWith(Open(), "shm ")) << why_;
   EXPECT_GT(options.memory->transit()->used_bytes(), size_t{2} << 20) << "it is charged";
@@ -190,7 +190,7 @@ TEST_F(HostCarrierLinkTest, ADiallerWithASmallBudgetUsesTheNetwork) {
   Listen(NewCarrier());
   GrpcCarrierOptions options;
   options.memory = MemoryBudget::Create(size_t{16} << 20);
-  const auto dialler = *NewHostCarrier(options, /*shared_memory=*/true, logger_);
+  const auto dialler = *NewHostCarrier(options, SharedMemoryUse{}, logger_);
   auto link = ConnectAndWait(*dialler, address_, near_);
   ASSERT_TRUE(link.ok()) << link.status();
   EXPECT_TRUE(absl::StrContains((*link)->WhyNotShared(), "a sixteenth of its memory budget"));

@@ -1,19 +1,13 @@
 // A worker recognises its own host by the addresses of its network namespace.
 
 #include <arpa/inet.h>
-#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <ifaddrs.h>
-#include <linux/ipv6.h>
-#include <net/if.h>
 #include <netinet/in.h>
-#include <sched.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstring>
 #include <functional>
 #include <memory>
 #include <string>
@@ -22,11 +16,11 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/host_port.h"
 #include "core/base/log.h"
-#include "core/base/unique_fd.h"
 #include "core/carrier/carrier.h"
 #include "core/carrier/grpc/grpc_factory.h"
 #include "core/carrier/shm/host_carrier.h"
 #include "core/carrier/shm/host_factory.h"
+#include "tests/core/carrier/own_namespace.h"
 #include "tests/core/carrier/recorder.h"
 
 namespace psd::carrier {
@@ -60,36 +54,6 @@ TEST(OwnHostTest, AllAddressesOfTheInterfacesAreItsOwn) {
   EXPECT_GT(addresses, 0);
 }
 
-constexpr char kOwn[] = "10.77.0.1";
-constexpr char kOwnSix[] = "fd00:77::1";
-
-// Moves this process to a network namespace of its own, whose only interface has the addresses
-// above besides those of loopback. Returns false if the system does not let it.
-bool EnterNamespace() {
-  const std::string user = absl::StrCat(getuid(), " ", getuid(), " 1");
-  if (unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0) return false;
-  // Without this it would be nobody, whom no worker trusts.
-  const UniqueFd users(open("/proc/self/uid_map", O_WRONLY | O_CLOEXEC));
-  if (write(users.get(), user.data(), user.size()) < 0) return false;
-  const UniqueFd four(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  const UniqueFd six(socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  ifreq flags = {};
-  std::strcpy(flags.ifr_name, "lo");
-  flags.ifr_flags = IFF_UP;
-  ifreq request = {};
-  std::strcpy(request.ifr_name, "lo:1");  // besides 127.0.0.1
-  auto* const address = reinterpret_cast<sockaddr_in*>(&request.ifr_addr);
-  address->sin_family = AF_INET;
-  in6_ifreq request_six = {};
-  request_six.ifr6_prefixlen = 64;
-  request_six.ifr6_ifindex = static_cast<int>(if_nametoindex("lo"));
-  return inet_pton(AF_INET, kOwn, &address->sin_addr) == 1 &&
-         inet_pton(AF_INET6, kOwnSix, &request_six.ifr6_addr) == 1 &&
-         ioctl(four.get(), SIOCSIFFLAGS, &flags) == 0 &&
-         ioctl(four.get(), SIOCSIFADDR, &request) == 0 &&
-         ioctl(six.get(), SIOCSIFADDR, &request_six) == 0;
-}
-
 // Runs `test` in a child process, in such a namespace. Skips the test if there is none: if the
 // system allows none, and under ThreadSanitizer, which has a thread of its own in each process.
 void RunInNamespace(const std::function<void()>& test) {
@@ -97,9 +61,9 @@ void RunInNamespace(const std::function<void()>& test) {
   const pid_t child = fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
-    if (!EnterNamespace()) _exit(kNoNamespace);
+    if (!testing::EnterNamespace()) _exit(kNoNamespace);
     test();
-    _exit(testing::Test::HasFailure() ? 1 : 0);  // the failures are told already
+    _exit(::testing::Test::HasFailure() ? 1 : 0);  // the failures are told already
   }
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
@@ -114,8 +78,8 @@ TEST(OwnHostTest, AddressesThatAreNotLoopbackAreToldApart) {
     bool own;
   };
   constexpr Row kRows[] = {
-      {kOwn, true},
-      {kOwnSix, true},
+      {testing::kOwn, true},
+      {testing::kOwnSix, true},
       {"127.0.0.1", true},
       {"127.8.9.10", true},
       {"::1", true},
@@ -140,9 +104,9 @@ TEST(OwnHostTest, AddressesThatAreNotLoopbackAreToldApart) {
 TEST(OwnHostTest, AWorkerThatListensAtSuchAnAddressIsReachedThroughSharedMemory) {
   RunInNamespace([] {
     const auto start = [] {
-      return *NewHostCarrier(GrpcCarrierOptions(), /*shared_memory=*/true, NewNullLogger());
+      return *NewHostCarrier(GrpcCarrierOptions(), SharedMemoryUse{}, NewNullLogger());
     };
-    for (const char* own : {kOwn, kOwnSix}) {
+    for (const char* own : {testing::kOwn, testing::kOwnSix}) {
       const auto dialler = start(), dialled = start();
       const auto near = std::make_shared<Recorder>(), far = std::make_shared<Recorder>();
       const auto bound = dialled->Listen(HostPort{own, 0}.ToString(),

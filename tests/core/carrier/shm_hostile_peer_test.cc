@@ -337,11 +337,11 @@ TEST_F(ShmHostilePeerTest, APeerThatShowsNoLifeIsGivenUp) {
 
 TEST_F(ShmHostilePeerTest, APeerThatAnswersProbesMayBeSilent) {
   options_.keepalive_time = absl::Milliseconds(10);
-  options_.keepalive_timeout = absl::Seconds(1);
+  options_.keepalive_timeout = absl::Seconds(10);
   Listen();
   ShmRawPeer peer(address_);
   peer.Open();
-  for (int probes = 0; probes < 3;) {
+  for (int probes = 0; probes < 2;) {  // the second one shows that the answer counted
     auto packet = peer.AwaitPacket();
     ASSERT_TRUE(packet.ok()) << packet.status();
     if (packet->kind != PacketKind::kProbe) continue;
@@ -349,6 +349,40 @@ TEST_F(ShmHostilePeerTest, APeerThatAnswersProbesMayBeSilent) {
     SendPacket(peer.fd(), PacketKind::kAlive);
   }
   EXPECT_TRUE(Accepted(0)->closed().empty());
+}
+
+TEST_F(ShmHostilePeerTest, APeerWhoseWordsWaitToBeReadIsNotGivenUp) {
+  options_.keepalive_time = absl::Seconds(2);
+  options_.keepalive_timeout = absl::Seconds(2);
+  Listen();
+  ShmRawPeer peer(address_);
+  peer.Open();
+  const auto recorder = Accepted(0);
+  // The thread that would read the peer's answers is busy for longer than a silent peer is given.
+  recorder->SetOnMessage([&peer](Link&, const Message& message) {
+    if (message.header != "first") return;
+    SendPacket(peer.fd(), PacketKind::kAlive);
+    absl::SleepFor(absl::Seconds(7));
+  });
+  FrameEncoder first = Whole("first");
+  peer.Write(0, first);
+  ASSERT_TRUE(recorder->WaitForMessages(1));
+  FrameEncoder second = Whole("second");
+  peer.Write(0, second);
+  EXPECT_TRUE(recorder->WaitForMessages(2));
+}
+
+TEST_F(ShmHostilePeerTest, APeerThatIsStoppedBeforeItRingsTheBellIsReadAndGivenUp) {
+  options_.keepalive_time = absl::Milliseconds(20);
+  options_.keepalive_timeout = absl::Milliseconds(20);
+  Listen();
+  ShmRawPeer peer(address_);
+  peer.Open();
+  ASSERT_TRUE(Accepted(0)->WaitForLink() != nullptr);
+  FrameEncoder frames = Whole("last words");
+  peer.WriteSilently(0, frames);
+  ASSERT_TRUE(Accepted(0)->WaitForClosed());
+  EXPECT_TRUE(absl::StrContains(Accepted(0)->closed()[0].message(), "no sign of life"));
 }
 
 TEST_F(ShmHostilePeerTest, APeerThatStopsInTheMiddleOfAMessageIsGivenUp) {
@@ -378,6 +412,21 @@ TEST_F(ShmHostilePeerTest, APeerThatReadsNothingIsGivenUp) {
   EXPECT_TRUE(absl::StrContains(reason.message(), "reads nothing")) << reason;
 }
 
+TEST_F(ShmHostilePeerTest, ThePacketsOfAPeerThatEndedAreReadAlthoughItHadNotReadAll) {
+  int ends[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+  const UniqueFd here(ends[0]);
+  {
+    const UniqueFd there(ends[1]);
+    ASSERT_EQ(SendPacket(here.get(), PacketKind::kBell), 0);
+    ASSERT_EQ(SendPacket(there.get(), PacketKind::kAlive), 0);
+  }
+  const auto packet = ReceivePacket(here.get());
+  ASSERT_TRUE(packet.ok()) << packet.status();
+  EXPECT_EQ((*packet)->kind, PacketKind::kAlive);
+  EXPECT_EQ(ReceivePacket(here.get()).status().code(), absl::StatusCode::kUnavailable);
+}
+
 TEST_F(ShmHostilePeerTest, APeerThatIsKilledAtAnyPointIsNoticed) {
   // Each child opens a link and sends small and large messages until it is killed, after another
   // number of them each time.
@@ -394,9 +443,8 @@ TEST_F(ShmHostilePeerTest, APeerThatIsKilledAtAnyPointIsNoticed) {
     }
     char address[64] = {};
     if (read(pipes[0], address, sizeof(address)) <= 0) _exit(1);
-    ShmCarrierOptions options;
-    options.limits.max_send_queue_bytes = 4'000'000;
-    auto carrier = *NewShmCarrier(options);
+    options_.limits.max_send_queue_bytes = 4'000'000;
+    auto carrier = *NewShmCarrier(options_);
     auto recorder = std::make_shared<Recorder>();
     auto link = ConnectAndWait(*carrier, address, recorder);
     if (!link.ok()) _exit(2);
@@ -404,7 +452,9 @@ TEST_F(ShmHostilePeerTest, APeerThatIsKilledAtAnyPointIsNoticed) {
       Message message;
       message.header = std::string(1, seed);
       message.buffers.push_back(Buffer::FromString(std::string(seed % 3 * 100'000 + 1, seed)));
-      while (absl::IsResourceExhausted((*link)->Send(message))) usleep(100);
+      absl::Status sent;
+      while (absl::IsResourceExhausted(sent = (*link)->Send(message))) usleep(100);
+      if (!sent.ok()) _exit(3);
     }
   }
   std::atomic<int> torn{0};
@@ -419,7 +469,7 @@ TEST_F(ShmHostilePeerTest, APeerThatIsKilledAtAnyPointIsNoticed) {
       torn += bytes != std::string(bytes.size(), message.header[0]);
     });
     recorder->CountOnly();
-    ASSERT_TRUE(recorder->WaitForMessages(i * i));
+    EXPECT_TRUE(recorder->WaitForMessages(i * i)) << "child " << i << " sent " << recorder->count();
   }
   for (const pid_t child : children) ASSERT_EQ(kill(child, SIGKILL), 0);
   for (int i = 0; i < kChildren; ++i) {

@@ -86,8 +86,8 @@ class FreeingLogger : public Logger {
 // the network is used, messages arrive, and the log has the same reason.
 void DialUnder(const std::function<std::vector<UniqueFd>()>& limit) {
   const auto logger = std::make_shared<FreeingLogger>();
-  const auto dialler = *NewHostCarrier(GrpcCarrierOptions(), /*shared_memory=*/true, logger);
-  const auto dialled = *NewHostCarrier(GrpcCarrierOptions(), /*shared_memory=*/true, logger);
+  const auto dialler = *NewHostCarrier(GrpcCarrierOptions(), SharedMemoryUse{}, logger);
+  const auto dialled = *NewHostCarrier(GrpcCarrierOptions(), SharedMemoryUse{}, logger);
   const auto far = std::make_shared<Recorder>();
   const std::string address =
       *dialled->Listen("127.0.0.1:0", [&far](std::shared_ptr<Link>) { return far; });

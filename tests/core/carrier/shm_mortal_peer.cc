@@ -76,6 +76,7 @@ ShmCarrierOptions SmallRings() {
   ShmCarrierOptions options;
   options.rings = {4096, 8192, 2};
   options.limits.max_send_queue_bytes = 4'000'000;
+  options.keepalive_time = options.keepalive_timeout = absl::Seconds(60);
   return options;
 }
 

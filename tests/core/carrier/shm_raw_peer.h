@@ -76,11 +76,16 @@ class ShmRawPeer {
   }
   // As Write. Returns false if there was no space for all of it.
   bool TryWrite(size_t ring, FrameEncoder& frames) {
+    const bool whole = WriteSilently(ring, frames);
+    Ring();
+    return whole;
+  }
+  // As TryWrite, but does not ring the bell.
+  bool WriteSilently(size_t ring, FrameEncoder& frames) {
     OutgoingFrame frame;
     frame.bytes = frames.bytes();
     frame.parts = frames.Take();
     auto whole = writers_[ring]->Write(frame);
-    Ring();
     return whole.ok() && *whole;
   }
 

@@ -15,6 +15,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/time/clock.h"
@@ -166,8 +167,11 @@ class RingThreadsTest : public testing::Test {
   // Writes and reads in turn until all is through, as the thread of a link does. Little but the
   // rings orders what the two threads do.
   static void Exchange(Source& source, Drain& drain) {
-    const absl::Time until = absl::Now() + absl::Milliseconds(kPatienceMs);
+    absl::Time until = absl::Now() + absl::Milliseconds(kPatienceMs);
+    uint32_t left = drain.left();
     while (!(source.done() && drain.done()) && !HasFailure()) {
+      if (std::exchange(left, drain.left()) != drain.left())
+        until = absl::Now() + absl::Milliseconds(kPatienceMs);
       if (absl::Now() > until) ADD_FAILURE() << "a frame is lost";
       source.Write();
       if (!drain.done()) drain.Read();

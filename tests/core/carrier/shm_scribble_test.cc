@@ -338,6 +338,12 @@ TEST_F(ShmScribbleTest, WhoDialsAScribblerIsToldOnce) {
       ASSERT_EQ(poll(&readable, 1, /*timeout=*/60'000), 1);
       const UniqueFd socket(accept4(scribbler.fd.get(), nullptr, nullptr, SOCK_CLOEXEC));
       Dice dice(round);
+      // In both orders.
+      if (round % 2 == 0) {
+        pollfd hello = {socket.get(), POLLIN, 0};
+        ASSERT_EQ(poll(&hello, 1, /*timeout=*/60'000), 1);
+        ReceivePacket(socket.get()).status().IgnoreError();
+      }
       SendRandomHello(socket.get(), model.Hello(), model.own().fd(), dice);
     }
   });

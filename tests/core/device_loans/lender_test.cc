@@ -132,6 +132,23 @@ TEST_F(LenderTest, NothingIsLentToWhomNothingWasShown) {
   EXPECT_THAT(lender_->Lend(offer, {buffer}), IsEmpty());
 }
 
+// For requests of the lender, which no offer has asked for.
+TEST_F(LenderTest, AProcessThatWasShownADeviceCanBorrowWithoutAnOffer) {
+  EXPECT_FALSE(lender_->OfferOf(process_, *devices_[1]).has_value());
+  const v1::ShownDevice shown = Show(process_, 1);
+  const auto offer = lender_->OfferOf(process_, *devices_[1]);
+  ASSERT_TRUE(offer.has_value());
+  EXPECT_EQ(offer->key(), shown.key());
+  EXPECT_EQ(lender_->DeviceOf(*offer), devices_[1].get());
+  EXPECT_THAT(lender_->Lend(*offer, {NewBuffer(10, 1)}), SizeIs(1));
+  EXPECT_FALSE(lender_->OfferOf(nullptr, *devices_[1]).has_value());
+  const auto other = EmulatedDevice::Create(1, {});
+  ASSERT_TRUE(other.ok()) << other.status();
+  EXPECT_FALSE(lender_->OfferOf(process_, *(*other)[0]).has_value());
+  process_->End();
+  EXPECT_FALSE(lender_->OfferOf(process_, *devices_[1]).has_value());
+}
+
 TEST_F(LenderTest, OthersCannotReturnALoan) {
   const v1::BorrowOffer offer = OfferOf(Show(process_));
   const auto other = std::make_shared<carrier::HostProcess>("process 3 of user 2");
@@ -142,6 +159,20 @@ TEST_F(LenderTest, OthersCannotReturnALoan) {
   lender_->Return("", {blocks[0].loan()});
   lender_->Return(offer.key(), {0, blocks[0].loan() + 1, std::numeric_limits<uint64_t>::max()});
   EXPECT_EQ(loans(), 1u);
+}
+
+TEST_F(LenderTest, LoansThatNobodyHasBorrowedAreTakenBackWithoutAKey) {
+  const v1::BorrowOffer offer = OfferOf(Show(process_));
+  const auto blocks = lender_->Lend(offer, {NewBuffer(10), NewBuffer(20)});
+  ASSERT_THAT(blocks, SizeIs(2));
+  for (int times = 0; times < 2; ++times) {
+    lender_->TakeBack({blocks[0].loan(), blocks[1].loan() + 1, 0});
+    ASSERT_THAT(lender_->lent(), SizeIs(1));
+    EXPECT_EQ(lender_->lent()[0].bytes, 20u);
+  }
+  lender_->TakeBack({blocks[1].loan()});
+  EXPECT_THAT(lender_->lent(), IsEmpty());
+  EXPECT_EQ(devices_[0]->used_bytes(), 0u);
 }
 
 TEST_F(LenderTest, AllLoansOfAnOfferAreReturnedTogether) {

@@ -9,9 +9,12 @@
 
 #include "absl/status/status.h"
 #include "core/base/memory_budget.h"
+#include "core/device/emulated/emulated_device.h"
+#include "core/tensor/copy_to.h"
 #include "core/tensor/ops/cast.h"
 #include "gtest/gtest.h"
 #include "tests/core/tensor/compare.h"
+#include "tests/device/test_device.h"
 
 namespace psd::dist_autograd {
 namespace {
@@ -121,6 +124,38 @@ TEST(ContextStateTest, GradientsAreSortedByKeyInWhateverOrderTheyCome) {
   EXPECT_EQ(context.stats().gradient_bytes, sums.size() * sizeof(float));
   EXPECT_EQ(context.Gradient({2, 2})->version.oldest(), 2u);
   EXPECT_FALSE(context.Gradient({2, 6}).ok());
+}
+
+TEST(ContextStateTest, ASumIsOnTheDeviceOfItsFirstGradientIfThereIsRoom) {
+  const std::shared_ptr<EmulatedDevice> device = testing::NewTestDevice(/*seed=*/0);
+  const Tensor here = Tensor::Of<float>({2}, {1, 2}), there = *CopyTo(device.get(), here);
+  IdSource ids(1);
+  for (const Tensor& next : {here, there}) {
+    ContextState context({1, 1}, ids);
+    ASSERT_TRUE(context.Accumulate(Leaf(5), there).ok());
+    ASSERT_TRUE(context.Accumulate(Leaf(5), next).ok());
+    EXPECT_EQ(context.Gradient({2, 1})->gradient.device(), device.get());
+    device->FailAllocation(1);
+    ASSERT_TRUE(context.Accumulate(Leaf(5), next).ok());
+    const Tensor sum = context.Gradient({2, 1})->gradient;
+    ASSERT_TRUE(sum.OnHost());
+    EXPECT_TRUE(ops::Equal(sum, Tensor::Of<float>({2}, {3, 6})));
+  }
+}
+
+TEST(ContextStateTest, AContextKnowsThatItHasGradientsOnDevices) {
+  const std::shared_ptr<EmulatedDevice> device = testing::NewTestDevice(/*seed=*/0);
+  const Tensor here = Tensor::Of<float>({2}, {1, 2}), there = *CopyTo(device.get(), here);
+  IdSource ids(1);
+  ContextState first({1, 1}, ids), later({1, 2}, ids);
+  ASSERT_TRUE(first.Accumulate(Leaf(5), there).ok());
+  EXPECT_TRUE(first.HasDeviceGradients());
+  ASSERT_TRUE(later.Accumulate(Leaf(5), here).ok());
+  EXPECT_FALSE(later.HasDeviceGradients());
+  ASSERT_TRUE(later.Accumulate(Leaf(5), there).ok());
+  EXPECT_FALSE(later.HasDeviceGradients()) << "the sum is on the host";
+  ASSERT_TRUE(later.Accumulate({{2, 2}, Shape{2}, DType::kF32, 5}, there).ok());
+  EXPECT_TRUE(later.HasDeviceGradients());
 }
 
 TEST(ContextStateTest, HalvesAreAddedInFloats) {

@@ -8,6 +8,7 @@
 
 #include "core/autograd/functions/functions.h"
 #include "core/dist_autograd/context_table.h"
+#include "core/dist_autograd/gradient_loans.h"
 #include "gtest/gtest.h"
 
 namespace psd::dist_autograd {
@@ -31,12 +32,14 @@ class FakeHost : public PassHost {
     task();
     return absl::OkStatus();
   }
+  GradientLoans& loans() override { return loans_; }
   void PassEnded(const Pass&) override {}
 
   std::vector<std::string> sent;
 
  private:
   const rpc::PeerInfo self_{"trainer0", 1};
+  GradientLoans loans_{{}};
 };
 
 class PassTest : public ::testing::TestWithParam<BackwardMode> {};

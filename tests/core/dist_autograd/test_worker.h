@@ -4,6 +4,7 @@
 // functions on tensors, as the worker layer of psd does. The test owns its network, executor and
 // clock.
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -23,6 +24,7 @@
 #include "core/dist_autograd/backward_options.h"
 #include "core/dist_autograd/context.h"
 #include "core/dist_autograd/dist_autograd.h"
+#include "core/dist_autograd/gradient_loans.h"
 #include "core/rpc/rpc_agent.h"
 #include "core/rref/value_codec.h"
 #include "core/store/value.h"
@@ -34,13 +36,29 @@ namespace psd::dist_autograd {
 using ContextPtr = std::shared_ptr<ContextState>;
 using Variables = std::vector<Variable>;
 
+// Runs tasks at once and counts them, or refuses them while it is full. Thread-safe.
+class TestExecutor : public Executor {
+ public:
+  absl::Status Submit(Task task) override {
+    if (full) return absl::ResourceExhaustedError("the executor of a test is full");
+    ++tasks;
+    task();
+    return absl::OkStatus();
+  }
+
+  std::atomic<bool> full{false};
+  std::atomic<int> tasks{0};
+};
+
 class TestWorker {
  public:
   using Function = std::function<Variables(TestWorker&, const ContextPtr&, const Variables&)>;
 
-  TestWorker(testing::FakeNetwork& net, const std::string& name, Incarnation incarnation)
+  TestWorker(testing::FakeNetwork& net, const std::string& name, Incarnation incarnation,
+             GradientLoans::Uses loans = {})
       : network(net), ids(incarnation), agent(net, {name, incarnation}), timers(clock) {
-    autograd = DistAutograd::Create(agent, ids, timers, executor);
+    autograd =
+        DistAutograd::Create(agent, ids, timers, executor, /*memory=*/nullptr, std::move(loans));
     agent.RegisterMethod({"test.call", rpc::MethodKind::kMutation, rpc::RunsOn::kExecutor,
                           [this](std::shared_ptr<rpc::ServerCall> call) { Serve(*call); }});
   }
@@ -101,7 +119,7 @@ class TestWorker {
   testing::FakeNetwork& network;
   IdSource ids;
   FakeClock clock;
-  InlineExecutor executor;
+  TestExecutor executor;
   testing::FakeAgent agent;
   TimerQueue timers;
   std::unique_ptr<DistAutograd> autograd;

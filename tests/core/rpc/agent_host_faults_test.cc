@@ -172,8 +172,8 @@ class Worker {
     network.keepalive_timeout = absl::Minutes(5);
     shm_ = std::make_shared<carrier::LendingCarrier>(*carrier::NewShmCarrier(within));
     auto shm = std::make_shared<RoutedCarrier>(shm_, faults);
-    auto host =
-        carrier::NewHostCarrier(*carrier::NewGrpcCarrier(network), std::move(shm), NewNullLogger());
+    auto host = carrier::NewHostCarrier(*carrier::NewGrpcCarrier(network), std::move(shm),
+                                        /*folder=*/nullptr, NewNullLogger());
     options.carrier = std::make_shared<BreakingCarrier>(std::move(host), faults);
     options.executor = executor_;
     options.timers = timers_;

@@ -65,7 +65,7 @@ class Worker {
     Request request;
     request.method = "test.count";
     CallOptions options;
-    options.timeout = absl::Seconds(20);
+    options.timeout = absl::Seconds(120);
     return agent_->StartCall(other.agent_->self().name, std::move(request), options);
   }
 

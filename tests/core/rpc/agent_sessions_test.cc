@@ -23,6 +23,12 @@ namespace {
 
 using AgentSessionsTest = AgentPairTest;
 
+// Sessions outlive all that happens to their links.
+class LongLeaseTest : public AgentPairTest {
+ protected:
+  LongLeaseTest() { times_.lease = times_.retry_window = absl::Minutes(5); }
+};
+
 TEST_F(AgentSessionsTest, RPC_58_ACallInFlightFailsWhenItsPeerDies) {
   StartBoth();
   Call call = a_->agent->StartCall("b", Ask("test.park"), {absl::ZeroDuration(), false});
@@ -56,7 +62,7 @@ TEST_F(AgentSessionsTest, ARestartedCalleeAbortsWhatWasMeantForItsPredecessor) {
 }
 
 // The read is sent again and answered again; what the lost answer gave is taken back, once.
-TEST_F(AgentSessionsTest, WhatALostAnswerOfAReadGaveIsTakenBack) {
+TEST_F(LongLeaseTest, WhatALostAnswerOfAReadGaveIsTakenBack) {
   StartBoth();
   std::atomic<int> dropped{0};
   Call call = a_->agent->StartCall("b", Read("test.park_read"), {absl::ZeroDuration(), false});
@@ -77,7 +83,7 @@ TEST_F(AgentSessionsTest, WhatALostAnswerOfAReadGaveIsTakenBack) {
 }
 
 // The callee has no memory to keep the answer until the caller has it, and the only copy is lost.
-TEST_F(AgentSessionsTest, WhatALostAnswerGaveIsTakenBackThoughItWasNotKept) {
+TEST_F(LongLeaseTest, WhatALostAnswerGaveIsTakenBackThoughItWasNotKept) {
   memory_ = MemoryAccount::Create(size_t{64} << 10, NewHeapAllocator());
   b_.reset();
   b_ = NewWorker("b", 1);
@@ -102,7 +108,7 @@ TEST_F(AgentSessionsTest, WhatALostAnswerGaveIsTakenBackThoughItWasNotKept) {
   EXPECT_TRUE(taken_back.Wait().ok()) << taken_back.Wait().status();
 }
 
-TEST_F(AgentSessionsTest, AnAnswerThatWasNotKeptIsTakenWithWhatItGives) {
+TEST_F(LongLeaseTest, AnAnswerThatWasNotKeptIsTakenWithWhatItGives) {
   memory_ = MemoryAccount::Create(size_t{64} << 10, NewHeapAllocator());
   b_.reset();
   b_ = NewWorker("b", 1);
@@ -120,7 +126,7 @@ TEST_F(AgentSessionsTest, AnAnswerThatWasNotKeptIsTakenWithWhatItGives) {
   EXPECT_EQ(dropped, 0);
 }
 
-TEST_F(AgentSessionsTest, RPC_61_ALostReplyIsReplayedNotAppliedAgain) {
+TEST_F(LongLeaseTest, RPC_61_ALostReplyIsReplayedNotAppliedAgain) {
   StartBoth();
   Call call = a_->agent->StartCall("b", Ask("test.park"), {});
   ServerCallPtr served = TakeParked();
@@ -133,7 +139,7 @@ TEST_F(AgentSessionsTest, RPC_61_ALostReplyIsReplayedNotAppliedAgain) {
   EXPECT_TRUE(parked_.empty());  // the call did not run a second time
 }
 
-TEST_F(AgentSessionsTest, CutsInTheMiddleOfManyMutationsLoseAndDoubleNothing) {
+TEST_F(LongLeaseTest, CutsInTheMiddleOfManyMutationsLoseAndDoubleNothing) {
   StartBoth();
   std::vector<Call> calls;
   for (int i = 0; i < 500; ++i) {
@@ -145,7 +151,7 @@ TEST_F(AgentSessionsTest, CutsInTheMiddleOfManyMutationsLoseAndDoubleNothing) {
   EXPECT_EQ(applied_, 500);
 }
 
-TEST_F(AgentSessionsTest, ASilentPeerThatComesBackInTimeLosesNothing) {
+TEST_F(LongLeaseTest, ASilentPeerThatComesBackInTimeLosesNothing) {
   StartBoth();
   ASSERT_TRUE(Sync(*a_, "b", Ask("test.count")).ok());
   network_->SetBlackHole("a", "b", true);
@@ -262,6 +268,7 @@ TEST_F(AgentSessionsTest, EveryLayerHearsOfASessionsEnd) {
 // By its own settings, the caller may be silent for longer than its lease.
 TEST_F(AgentSessionsTest, AnIdleSessionKeepsALeaseThatIsShorterThanTheCallersSilence) {
   times_.silence = absl::Minutes(1);
+  times_.lease = absl::Seconds(6);
   a_.reset();
   b_.reset();
   a_ = NewWorker("a", 1);

@@ -29,6 +29,10 @@ class CallerSessionTest : public ::testing::Test {
   // Connects a link on which "b" answers the greeting.
   void Connect(uint64_t epoch, bool resumed, Incarnation incarnation = 7) {
     session_.OnLink(kNow, kLink, actions_);
+    Welcome(kLink, epoch, resumed, incarnation);
+  }
+  // Requires: a link was opened, and the greeting on it has no answer.
+  void Welcome(LinkId link, uint64_t epoch, bool resumed, Incarnation incarnation) {
     Header welcome;
     welcome.kind = MessageKind::kWelcome;
     welcome.name = "b";
@@ -36,13 +40,21 @@ class CallerSessionTest : public ::testing::Test {
     welcome.epoch = epoch;
     welcome.resumed = resumed;
     welcome.sequence = ++hellos_;
-    session_.OnWelcome(kNow, kLink, welcome, actions_);
+    session_.OnWelcome(kNow, link, welcome, actions_);
   }
   void Ask(CallId id, absl::Time deadline = absl::InfiniteFuture(),
            MethodKind kind = MethodKind::kMutation) {
     CallSpec spec;
     spec.kind = kind;
     spec.deadline = deadline;
+    spec.body = std::make_shared<Opaque>();
+    session_.Start(kNow, id, std::move(spec), actions_);
+  }
+  // Starts a call that only that incarnation of "b" may run.
+  void AskOnly(CallId id, Incarnation only, bool session_bound = false) {
+    CallSpec spec;
+    spec.only_incarnation = only;
+    spec.session_bound = session_bound;
     spec.body = std::make_shared<Opaque>();
     session_.Start(kNow, id, std::move(spec), actions_);
   }
@@ -292,6 +304,63 @@ TEST_F(CallerSessionTest, ACallThatWaitsWhileItsSessionIsOpenIsNotForARestartedP
   Ask(1);
   Connect(1, /*resumed=*/false, /*incarnation=*/8);
   EXPECT_EQ(Outcomes(), std::vector<absl::StatusCode>{absl::StatusCode::kAborted});
+  EXPECT_TRUE(Requests().empty());
+}
+
+// Others may have told this worker of the peer's new incarnation before the peer itself does.
+TEST_F(CallerSessionTest, ACallForTheRestartedPeerWaitsForItsWelcome) {
+  session_.set_address("b:1");
+  session_.OnLinkClosed(kNow, kLink, actions_);
+  AskOnly(1, 8);
+  AskOnly(2, 8, /*session_bound=*/true);
+  AskOnly(3, 7);
+  AskOnly(4, 9);
+  EXPECT_TRUE(Outcomes().empty());
+  Connect(1, /*resumed=*/false, /*incarnation=*/8);
+  EXPECT_EQ(Outcomes(), Codes({absl::StatusCode::kAborted, absl::StatusCode::kAborted}));
+  ASSERT_EQ(Requests().size(), 2u);
+  EXPECT_EQ(Requests()[0].call_id, 1u);
+  EXPECT_EQ(Requests()[1].call_id, 2u);
+  EXPECT_EQ(Requests()[1].callee_incarnation, 8u);
+}
+
+TEST_F(CallerSessionTest, ACallForTheRestartedPeerMayBeStartedWhileItIsGreeted) {
+  session_.OnLink(kNow, kLink + 1, actions_);  // opened by the new incarnation
+  AskOnly(1, 8);
+  EXPECT_TRUE(Outcomes().empty());
+  Welcome(kLink + 1, 1, /*resumed=*/false, /*incarnation=*/8);
+  EXPECT_TRUE(Outcomes().empty());
+  ASSERT_EQ(Requests().size(), 1u);
+  EXPECT_EQ(Requests()[0].callee_incarnation, 8u);
+}
+
+// A process that was stopped comes back after all, and has lost its session here.
+TEST_F(CallerSessionTest, ACallForAnotherIncarnationThanTheOneThatComesBackSaysSo) {
+  session_.set_address("b:1");
+  session_.OnLinkClosed(kNow, kLink, actions_);
+  AskOnly(1, 8);
+  Connect(4, /*resumed=*/false, /*incarnation=*/7);
+  ASSERT_EQ(Outcomes(), Codes{absl::StatusCode::kAborted});
+  EXPECT_TRUE(absl::StrContains(Statuses()[0].message(), "the call was for incarnation"))
+      << Statuses()[0];
+  EXPECT_TRUE(Requests().empty());
+}
+
+TEST_F(CallerSessionTest, ACallForARestartedPeerThatDoesNotAnswerFails) {
+  session_.set_address("b:1");
+  session_.OnLinkClosed(kNow, kLink, actions_);
+  AskOnly(1, 8);
+  session_.Tick(kNow + options_.retry_window, actions_);
+  EXPECT_EQ(Outcomes(), Codes{absl::StatusCode::kUnavailable});
+  AskOnly(2, 8);
+  session_.OnDialFailed(kNow, /*refused=*/true, absl::UnavailableError("refused"), actions_);
+  EXPECT_EQ(Outcomes(), Codes({absl::StatusCode::kUnavailable, absl::StatusCode::kUnavailable}));
+}
+
+TEST_F(CallerSessionTest, ACallForAnotherIncarnationThanTheOneThatAnswersFailsAtOnce) {
+  AskOnly(1, 8);
+  ASSERT_EQ(Outcomes(), Codes{absl::StatusCode::kAborted});
+  EXPECT_TRUE(absl::StrContains(Statuses()[0].message(), "it was restarted")) << Statuses()[0];
   EXPECT_TRUE(Requests().empty());
 }
 

@@ -22,6 +22,7 @@ class HelpingThreadTest : public AgentTest {
  protected:
   // Starts a and b, and opens the session of a on b.
   void Start() {
+    times_.lease = times_.silence = absl::Hours(1);
     rules_.helps = [this](absl::FunctionRef<bool()> done) {
       while (helps_ && !done()) network_->Step();
     };

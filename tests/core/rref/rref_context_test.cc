@@ -7,6 +7,7 @@
 
 #include "absl/time/time.h"
 #include "core/base/clock.h"
+#include "core/base/status.h"
 #include "core/base/timer.h"
 #include "gtest/gtest.h"
 #include "tests/core/fake_rpc.h"
@@ -476,6 +477,21 @@ TEST_F(LendingTest, RREF_38_HeldTellsWhatHasAHandle) {
   EXPECT_TRUE(user_.rrefs->Held(0).empty());
   held_ = RRef();
   EXPECT_TRUE(user_.rrefs->Held(10).empty());
+}
+
+// A release waits for its owner, so forks of which no owner can have heard must not queue any.
+TEST_F(LendingTest, AForkIsReleasedAfterAFailureOnlyIfItMayExist) {
+  for (const bool fate_unknown : {false, true}) {
+    network_.SetFilter([&](const std::string&, const std::string&, const rpc::Request& request) {
+      if (request.method != "rref.fork") return absl::OkStatus();
+      return WithDetail(absl::UnavailableError("lost"),
+                        ErrorDetail{"owner0", "", "", fate_unknown});
+    });
+    RRef passed = *PassInAnswer(held_);
+    network_.RunAll();
+    EXPECT_FALSE(passed.confirmed().Wait().ok());
+    EXPECT_EQ(network_.Count("rref.release"), fate_unknown ? 1 : 0);
+  }
 }
 
 TEST_F(LendingTest, DamagedOrForeignRequestsAreRefused) {

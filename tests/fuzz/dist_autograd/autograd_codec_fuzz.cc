@@ -37,7 +37,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       RoundTrip<AbortInfo>(bytes, DecodeAbortInfo, EncodeAbortInfo);
       break;
     case 4:
-      RoundTrip<std::vector<std::string>>(bytes, DecodeReached, EncodeReached);
+      RoundTrip<GradientAnswer>(bytes, DecodeGradientAnswer, EncodeGradientAnswer);
       break;
     default:
       RoundTrip<std::vector<psd::GlobalId>>(bytes, DecodeRelease, EncodeRelease);

@@ -36,6 +36,7 @@ listen: "0.0.0.0:9000"   # everywhere
 advertise: owner3.example
 insecure: true
 shared_memory: false
+shared_memory_folder: /run/psd
 registrar: owner0=10.0.0.5:7071
 memory_budget: 4GiB
 daemons_on_host: 3
@@ -54,6 +55,7 @@ log_json: true
   EXPECT_EQ(config->advertise, "owner3.example");
   EXPECT_TRUE(config->insecure);
   EXPECT_FALSE(config->shared_memory);
+  EXPECT_EQ(config->shared_memory_folder, "/run/psd");
   EXPECT_EQ(config->registrar_name, "owner0");
   EXPECT_EQ(config->registrar_address, "10.0.0.5:7071");
   EXPECT_FALSE(config->IsRegistrar());
@@ -151,6 +153,15 @@ TEST(Config, TheCheckpointRootIsAFolderThatCanBeWritten) {
   std::ofstream(dir + "/file") << "x";
   EXPECT_THAT(ProblemsOf("name: a\ncheckpoint_root: " + dir + "/file\n"),
               HasSubstr("/file is not a folder; name a folder that this owner may write to"));
+}
+
+TEST(Config, TheFolderForSharedMemoryHasAnAbsolutePath) {
+  EXPECT_THAT(ProblemsOf("name: a\nshared_memory_folder: run/psd\n"),
+              HasSubstr("psd.yaml:2: shared_memory_folder: a folder for shared memory is an "
+                        "absolute path of at most 64 bytes, which 'run/psd' is not"));
+  EXPECT_THAT(ProblemsOf("name: a\nshared_memory_folder: /" + std::string(64, 'a') + "\n"),
+              HasSubstr("psd.yaml:2: shared_memory_folder: "));
+  EXPECT_TRUE(Read("name: a\nshared_memory_folder: /" + std::string(63, 'a') + "\n").ok());
 }
 
 TEST(Config, BeyondLoopbackOnlyWhenSaid) {

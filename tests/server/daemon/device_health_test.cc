@@ -137,6 +137,8 @@ TEST_F(DeviceHealthTest, NoDeviceServesWhileTheDaemonStops) {
   HealthCheckResponse response;
   ASSERT_TRUE(watched->Read(&response));
   EXPECT_EQ(response.status(), HealthCheckResponse::SERVING);
+  // When this is answered, the write above is complete on the daemon's side, too.
+  EXPECT_EQ(Check("psd.device/emu:1"), HealthCheckResponse::SERVING);
   server_->Shutdown(absl::ZeroDuration());
   ASSERT_TRUE(watched->Read(&response));
   EXPECT_EQ(response.status(), HealthCheckResponse::NOT_SERVING);

@@ -1,9 +1,20 @@
 #include "server/daemon/malloc_memory.h"
 
+#include "absl/time/time.h"
 #include "gtest/gtest.h"
 
 namespace psd::server {
 namespace {
+
+TEST(LookRule, AnIdleProcessLooksOnceItHasUsedEnoughTime) {
+  LookRule rule;
+  EXPECT_TRUE(rule.ShouldLook(absl::Milliseconds(50)));
+  EXPECT_FALSE(rule.ShouldLook(absl::Milliseconds(50)));
+  int looks = 0;
+  for (int used = 51; used <= 110; ++used) looks += rule.ShouldLook(absl::Milliseconds(used));
+  EXPECT_EQ(looks, 3) << "what it uses adds up between looks";
+  EXPECT_TRUE(rule.ShouldLook(absl::Seconds(1)));
+}
 
 TEST(TrimRule, TrimsWhenMuchBecameFree) {
   TrimRule rule(100);

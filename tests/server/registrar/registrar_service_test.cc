@@ -39,7 +39,7 @@ std::unique_ptr<Server> StartServer(const std::string& name, const std::string& 
   DaemonConfig config;
   config.name = name;
   config.listen = listen;
-  config.lease = absl::Seconds(2);
+  config.lease = absl::Seconds(30);
   config.owners = std::move(owners);
   if (!registrar_address.empty()) {
     config.registrar_name = "owner0";
@@ -58,7 +58,7 @@ class Trainer {
   Trainer(const std::string& name, const std::string& registrar_address) {
     worker::RuntimeOptions options;
     options.name = name;
-    options.session.lease = absl::Seconds(2);
+    options.session.lease = absl::Seconds(30);
     auto runtime = worker::Runtime::Create(std::move(options));
     EXPECT_TRUE(runtime.ok()) << runtime.status();
     runtime_ = *std::move(runtime);

@@ -158,7 +158,7 @@ TEST_F(HealthServiceTest, AWatcherWhoseConnectionEndsIsGone) {
 TEST_F(HealthServiceTest, RubbishIsRefusedAndServiceGoesOn) {
   EXPECT_FALSE(SendRubbish(host_, "/grpc.health.v1.Health/Check").ok());
   EXPECT_FALSE(SendRubbish(host_, "/grpc.health.v1.Health/Watch").ok());
-  EXPECT_EQ(host_.calls(), idle_calls_);
+  host_.AwaitCalls(idle_calls_);
   HealthCheckResponse response;
   EXPECT_TRUE(Check("", &response).ok());
   Watcher watcher(host_, "");
@@ -189,6 +189,9 @@ TEST_F(HealthServiceTest, AShutdownEndsOpenWatchesByItself) {
   Watcher unknown(host_, "no.such.Service");
   EXPECT_EQ(idle.Next(), HealthCheckResponse::SERVING);
   EXPECT_EQ(unknown.Next(), HealthCheckResponse::SERVICE_UNKNOWN);
+  // When this is answered, the writes above are complete on the server's side, too.
+  HealthCheckResponse response;
+  EXPECT_TRUE(Check("", &response).ok());
   health_.SetServing("", false);
   host_.ShutdownGently();
   EXPECT_EQ(host_.calls(), 0);

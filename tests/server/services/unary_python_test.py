@@ -218,7 +218,7 @@ class UnaryTest(unittest.TestCase):
         self.pull("w")  # named values stay
 
     def test_contexts_end_with_the_lease(self):
-        self.start("--lease", "5s")
+        self.start("--lease", "10s")
         session = Session(self.stub)
         session.call("NewContext", pb.NewContextRequest())
         self.assertEqual(self.status().contexts_held, 1)

@@ -108,6 +108,7 @@ TEST_F(UnaryServiceTest, AHalfOptimizerIsRefused) {
   options.listen = "127.0.0.1:0";
   const auto other = *worker::Runtime::Create(std::move(options));
   runtime.agent().AddPeer("owner1", *other->Start());
+  ASSERT_TRUE(runtime.agent().Connect("owner1", {}).Wait().ok());
   ASSERT_TRUE(Mutate(&Stub::GetOrCreateOptimizer, PlainSgd()).ok());
   const auto optimizer = optim::OptimizerOf(**runtime.store().Lookup("main"));
   const optim::LifeOwner here{"owner0", runtime.incarnation()};

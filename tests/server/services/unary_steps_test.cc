@@ -32,8 +32,23 @@ namespace {
 using grpc::StatusCode;
 using ::testing::HasSubstr;
 
+class UnaryStepsTest : public UnaryServiceTest {
+ protected:
+  // Returns when step number sequence_ of the session waits, so that no thread works on it.
+  void AwaitStepThatWaits() {
+    v1::WorkerStatus status;
+    while (status.clients_size() == 0 || status.clients(0).answers_remembered() < sequence_)
+      EXPECT_TRUE(Call(&Stub::Status, v1::StatusRequest(), &status).ok());
+    for (auto threads = server_->runtime().executor_stats();
+         threads.queued > 0 || threads.idle < threads.threads;
+         threads = server_->runtime().executor_stats()) {
+      std::this_thread::yield();
+    }
+  }
+};
+
 // A step that waits for the other trainer of its round.
-class UnaryRoundTest : public UnaryServiceTest {
+class UnaryRoundTest : public UnaryStepsTest {
  protected:
   UnaryRoundTest() {
     CreateW();
@@ -51,9 +66,7 @@ class UnaryRoundTest : public UnaryServiceTest {
     step_.mutable_header()->set_session(session_);
     step_.mutable_header()->set_sequence(++sequence_);
     waits_ = std::thread([this] { first_ = Call(&Stub::Step, step_); });
-    v1::WorkerStatus status;
-    while (status.clients_size() == 0 || status.clients(0).answers_remembered() < sequence_)
-      EXPECT_TRUE(Call(&Stub::Status, v1::StatusRequest(), &status).ok());
+    AwaitStepThatWaits();
     const grpc::Status again = Call(&Stub::Step, step_);
     EXPECT_EQ(again.error_code(), StatusCode::UNAVAILABLE);
     EXPECT_THAT(again.error_message(), HasSubstr("is being applied"));
@@ -177,7 +190,10 @@ TEST_F(UnaryHeldStepTest, ASessionIsNotGoneWhileItsStepIsBeingApplied) {
 TEST_F(UnaryHeldStepTest, DrainingRefusesWhatIsNewAndAnswersWhatRuns) {
   std::thread stops([this] { server_->Shutdown(absl::Hours(1)); });
   grpc::Status refused;
-  while (refused.ok()) refused = Mutate(&Stub::NewContext, v1::NewContextRequest());
+  while (refused.ok()) {
+    absl::SleepFor(absl::Milliseconds(30));  // a session has room for 1,024 answers
+    refused = Mutate(&Stub::NewContext, v1::NewContextRequest());
+  }
   EXPECT_EQ(refused.error_code(), StatusCode::UNAVAILABLE);
   EXPECT_THAT(refused.error_message(), HasSubstr("owner0 is draining"));
   EXPECT_THAT(refused.error_message(), HasSubstr("not applied"));
@@ -193,7 +209,7 @@ TEST_F(UnaryHeldStepTest, DrainingRefusesWhatIsNewAndAnswersWhatRuns) {
 
 // A step that waits for another writer of its parameter. The steps of its optimizer do not wait for
 // other trainers.
-class UnaryWriterTest : public UnaryServiceTest {
+class UnaryWriterTest : public UnaryStepsTest {
  protected:
   UnaryWriterTest() {
     CreateW();
@@ -208,7 +224,7 @@ class UnaryWriterTest : public UnaryServiceTest {
     step_.mutable_header()->set_session(session_);
     step_.mutable_header()->set_sequence(++sequence_);
     waits_ = std::thread([this] { first_ = Call(&Stub::Step, step_); });
-    absl::SleepFor(absl::Milliseconds(100));  // by then the step waits for the writer
+    AwaitStepThatWaits();
   }
   store::WriteClaims& claims() { return server_->runtime().store().write_claims(); }
   // Lets the step go on. Returns its answer.

@@ -7,6 +7,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -89,28 +90,39 @@ struct Product {
   double alpha, beta;
   void* workspace;
   size_t workspace_bytes;
+  bool tf32;
 };
+
+// Rounds to the 11 significant bits of TF32.
+double RoundedToTf32(double x) {
+  int exponent = 0;
+  const double fraction = std::frexp(x, &exponent);
+  return std::ldexp(std::nearbyint(std::ldexp(fraction, 11)), exponent - 11);
+}
 
 void Run(void* argument) {
   const std::unique_ptr<Product> product(static_cast<Product*>(argument));
   std::memset(product->workspace, 0x55, product->workspace_bytes);
   const Matrix &a = product->a, &b = product->b, &c = product->c;
+  const auto factor = [tf32 = product->tf32](double x) { return tf32 ? RoundedToTf32(x) : x; };
   for (size_t col = 0; col < c.cols; ++col) {
     for (size_t row = 0; row < c.rows; ++row) {
       double sum = 0;
-      for (size_t i = 0; i < a.cols; ++i) sum += a.At(row, i) * b.At(i, col);
+      for (size_t i = 0; i < a.cols; ++i) sum += factor(a.At(row, i)) * factor(b.At(i, col));
       const double old = product->beta == 0 ? 0 : product->beta * c.At(row, col);
       c.Set(row, col, product->alpha * sum + old);
     }
   }
 }
 
-// Whether the library computes this, in f32 without TF32 or in f64.
+// Whether the library computes this, in f32, with or without TF32, or in f64.
 bool IsSupported(const cublasLtMatmulDescOpaque_t& operation, const cublasLtMatrixLayoutOpaque_t& a,
                  const cublasLtMatrixLayoutOpaque_t& b, const cublasLtMatrixLayoutOpaque_t& c) {
-  const uint64_t type = operation.data[kScale];
-  if (operation.data[kCompute] != (type == CUDA_R_64F ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F))
-    return false;
+  const uint64_t type = operation.data[kScale], compute = operation.data[kCompute];
+  const bool suits = type == CUDA_R_64F
+                         ? compute == CUBLAS_COMPUTE_64F
+                         : compute == CUBLAS_COMPUTE_32F || compute == CUBLAS_COMPUTE_32F_FAST_TF32;
+  if (!suits) return false;
   for (const auto* layout : {&a, &b, &c}) {
     if (layout->data[kType] != type || layout->data[kRows] == 0 || layout->data[kCols] == 0 ||
         layout->data[kStride] < layout->data[kRows])
@@ -231,10 +243,11 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t 
   const auto number = [wide](const void* at) {
     return wide ? Matrix::Read<double>(at) : Matrix::Read<float>(at);
   };
-  auto product = std::make_unique<Product>(Product{
-      Matrix(a, *a_layout, operation->data[kTransA] == CUBLAS_OP_T),
-      Matrix(b, *b_layout, operation->data[kTransB] == CUBLAS_OP_T), Matrix(d, *c_layout, false),
-      number(alpha), number(beta), workspace, workspace_bytes});
+  auto product = std::make_unique<Product>(
+      Product{Matrix(a, *a_layout, operation->data[kTransA] == CUBLAS_OP_T),
+              Matrix(b, *b_layout, operation->data[kTransB] == CUBLAS_OP_T),
+              Matrix(d, *c_layout, false), number(alpha), number(beta), workspace, workspace_bytes,
+              operation->data[kCompute] == CUBLAS_COMPUTE_32F_FAST_TF32});
   if (cudaLaunchHostFunc(stream, Run, product.get()) != cudaSuccess)
     return CUBLAS_STATUS_EXECUTION_FAILED;
   static_cast<void>(product.release());  // Run has it

@@ -38,11 +38,13 @@ class MatrixProductsTest : public ::testing::Test {
  protected:
   void SetUp() override { Open(kFakeLibrary); }
 
-  void Open(const std::string& library, size_t budget_bytes = kTestBudget) {
+  void Open(const std::string& library, size_t budget_bytes = kTestBudget,
+            bool allow_tf32 = false) {
     device_.reset();
     ResetFakeCuda();
     CudaDeviceOptions options;
     options.budget_bytes = budget_bytes;
+    options.allow_tf32 = allow_tf32;
     options.cublas_lt = library;
     device_ = OpenDevice(options);
   }
@@ -131,6 +133,23 @@ TEST_F(MatrixProductsTest, EveryLayoutIsMultiplied) {
   for (int i = 0; i < 16; ++i) {
     check(float{}, i & 1, i & 2, i & 4, i & 8 ? 3 : 0);
     check(double{}, i & 1, i & 2, i & 4, i & 8 ? 3 : 0);
+  }
+}
+
+// The fake rounds as TF32 does; it has 10 bits behind the point.
+TEST_F(MatrixProductsTest, OnlyADeviceThatMayUseTf32RoundsF32AndNoneRoundsF64) {
+  constexpr float kNear = 1 + 1.0f / 4096;
+  for (const bool allow_tf32 : {false, true}) {
+    a_ = b_ = c_ = nullptr;
+    Open(kFakeLibrary, kTestBudget, allow_tf32);
+    a_ = There<float>({kNear});
+    b_ = There<float>({1});
+    c_ = There<float>({0});
+    ASSERT_TRUE(MultiplyNumbers().ok());
+    EXPECT_EQ(Read<float>(*c_), std::vector<float>{allow_tf32 ? 1 : kNear});
+    const auto wide = There<double>({kNear}), one = There<double>({1}), result = There<double>({0});
+    ASSERT_TRUE(Add({true, 1, 1, 1, {wide->data()}, {one->data()}, false, result->data()}).ok());
+    EXPECT_EQ(Read<double>(*result), std::vector<double>{kNear});
   }
 }
 

@@ -477,6 +477,16 @@ TEST_F(GroupLedgerTest, ARankThatLeavesBeforeACallFailsIt) {
   EXPECT_THAT(Failure(), HasSubstr("rank 2 (c) has left before call 0"));
 }
 
+TEST_F(GroupLedgerTest, ARankThatLeavesInALargeCallBeforeThisOneBeginsFailsIt) {
+  for (int rank : {1, 2}) Heard(rank, 0, AllReduce(100));
+  ledger_.Left(1, effects_);
+  EXPECT_TRUE(ledger_.failure().ok());
+  Effects();
+  Enter(AllReduce(100));
+  EXPECT_EQ(Effects(), "fail");
+  EXPECT_THAT(Failure(), HasSubstr("rank 1 (b) has left before call 0"));
+}
+
 TEST_F(GroupLedgerTest, AnOwnLeaveRefusesLaterCalls) {
   ledger_.Left(0, effects_);
   EXPECT_EQ(Effects(), "fail");

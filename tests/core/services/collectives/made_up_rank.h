@@ -55,7 +55,7 @@ class MadeUpRankTest : public ::testing::Test {
   }
   // Waits until the group has that many owners. Its messages own it until they are answered.
   static void WaitForOwners(const std::shared_ptr<CollectiveGroup>& group, long owners) {
-    const absl::Time until = absl::Now() + absl::Seconds(20);
+    const absl::Time until = absl::Now() + absl::Seconds(120);
     while (group.use_count() > owners && absl::Now() < until) absl::SleepFor(absl::Milliseconds(1));
     ASSERT_EQ(group.use_count(), owners);
   }

@@ -11,12 +11,12 @@ namespace psd::services {
 
 class CollectiveGroup;
 
-// Keeps the last groups that have failed here, also after their user has let them go: another rank
-// that asks only then is told why the group failed, and not that this worker is in no such group.
-// Thread-safe.
-class FailedGroups {
+// Keeps the last groups that have failed here or were left, also after their user has let them go:
+// another rank that asks only then is told why the group failed, or that this rank has left, and
+// not that this worker is in no such group. Thread-safe.
+class EndedGroups {
  public:
-  // A group that has failed holds no tensors.
+  // A group that has ended holds no tensors.
   static constexpr size_t kMostGroups = 64;
 
   void Keep(std::shared_ptr<CollectiveGroup> group) PSD_EXCLUDES(mutex_) {
