@@ -147,11 +147,6 @@ using Action =
                  AnswerTakenAction, SessionEndedAction, SessionLostAction>;
 using Actions = absl::InlinedVector<Action, 2>;
 
-inline void SendControl(LinkId link, Header header, Actions& actions) {
-  auto action = std::make_unique<SendControlAction>();
-  action->link = link;
-  action->header = std::move(header);
-  actions.push_back(std::move(action));
-}
+void SendControl(LinkId link, Header header, Actions& actions);
 
 }  // namespace psd::rpc

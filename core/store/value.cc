@@ -81,6 +81,24 @@ struct TensorVisitor {
 
 }  // namespace
 
+Value::Value() noexcept = default;
+Value::Value(bool v) : variant_(v) {}
+Value::Value(int64_t v) : variant_(v) {}
+Value::Value(int v) : variant_(int64_t{v}) {}
+Value::Value(double v) : variant_(v) {}
+Value::Value(std::string v) : variant_(std::move(v)) {}
+Value::Value(const char* v) : variant_(std::string(v)) {}
+Value::Value(Variable v) : variant_(std::move(v)) {}
+Value::Value(Tensor v) : variant_(Variable(std::move(v))) {}
+Value::Value(std::shared_ptr<const RemoteReference> v) : variant_(std::move(v)) {}
+Value::Value(std::shared_ptr<Object> v) : variant_(std::move(v)) {}
+Value::Value(SparseTensor v) : variant_(std::make_shared<const SparseTensor>(std::move(v))) {}
+Value::Value(const Value& other) = default;
+Value::Value(Value&& other) noexcept = default;
+Value& Value::operator=(const Value& other) = default;
+Value& Value::operator=(Value&& other) noexcept = default;
+Value::~Value() = default;
+
 Value Value::OfList(List items) {
   Value value;
   value.variant_ = std::make_shared<const List>(std::move(items));

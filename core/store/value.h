@@ -49,19 +49,24 @@ class Value {
                                std::shared_ptr<const Map>, std::shared_ptr<Object>,
                                std::shared_ptr<const SparseTensor>>;
 
-  Value() = default;                                     // the empty result
-  Value(bool v) : variant_(v) {}                         // NOLINT: values convert
-  Value(int64_t v) : variant_(v) {}                      // NOLINT
-  Value(int v) : variant_(int64_t{v}) {}                 // NOLINT
-  Value(double v) : variant_(v) {}                       // NOLINT
-  Value(std::string v) : variant_(std::move(v)) {}       // NOLINT
-  Value(const char* v) : variant_(std::string(v)) {}     // NOLINT
-  Value(Variable v) : variant_(std::move(v)) {}          // NOLINT
-  Value(Tensor v) : variant_(Variable(std::move(v))) {}  // NOLINT
-  Value(std::shared_ptr<const RemoteReference> v) : variant_(std::move(v)) {}  // NOLINT
-  Value(std::shared_ptr<Object> v) : variant_(std::move(v)) {}                 // NOLINT
-  Value(SparseTensor v)                                                        // NOLINT
-      : variant_(std::make_shared<const SparseTensor>(std::move(v))) {}
+  // Defined out of line, because most files include this and the code of a variant compiles slowly.
+  Value() noexcept;                                 // the empty result
+  Value(bool v);                                    // NOLINT: values convert
+  Value(int64_t v);                                 // NOLINT
+  Value(int v);                                     // NOLINT
+  Value(double v);                                  // NOLINT
+  Value(std::string v);                             // NOLINT
+  Value(const char* v);                             // NOLINT
+  Value(Variable v);                                // NOLINT
+  Value(Tensor v);                                  // NOLINT
+  Value(std::shared_ptr<const RemoteReference> v);  // NOLINT
+  Value(std::shared_ptr<Object> v);                 // NOLINT
+  Value(SparseTensor v);                            // NOLINT
+  Value(const Value& other);
+  Value(Value&& other) noexcept;
+  Value& operator=(const Value& other);
+  Value& operator=(Value&& other) noexcept;
+  ~Value();
   static Value OfList(List items);
   // Makes a map with the items sorted by key. If keys are equal, the last item stays.
   static Value OfMap(Map items);
