@@ -88,7 +88,7 @@ class Recorder : public LinkHandler {
     return WaitUntil([this, count] { return count_ >= count; });
   }
   bool WaitForRefused(size_t count) {
-    return WaitUntil([this, count] { return refused_.size() >= count; });
+    return WaitUntil([this, count]() PSD_REQUIRES(mutex_) { return refused_.size() >= count; });
   }
   // The header and the reason for each message that found no room.
   std::vector<std::pair<std::string, absl::Status>> refused() const {
