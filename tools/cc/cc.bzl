@@ -8,7 +8,7 @@ def _precompile(kwargs, tests):
     target = Label("//tools/cc:" + header)
     kwargs["copts"] = select({
         str(Label("//tools/cc:off")): [],
-        # Clang looks for it only at a path (and for relative paths in it, see precompiled.bzl).
+        # Clang finds it only by its path, and relative paths in it below -isysroot (precompiled.bzl).
         str(Label("//tools/cc:clang")): ["-isysroot", ".", "-include-pch", "/".join(
             ["$(BINDIR)", target.workspace_root, target.package, header + ".h.pch"],
         )],

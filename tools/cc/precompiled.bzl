@@ -47,8 +47,8 @@ def _precompiled_header_impl(ctx):
     # "-x c++-header" stands before the source, which is the last of the flags' inputs.
     arguments = ["-x", "c++-header"]
     if clang:
-        # Files of the execution root have relative paths in it, which Clang allows below a -isysroot,
-        # and no times of files.
+        # Clang stores absolute paths and times of files unless told otherwise. With -relocatable-pch,
+        # paths below -isysroot, here the execution root, are relative.
         arguments += ["-Xclang", "-relocatable-pch", "-Xclang", "-fno-pch-timestamp"]
 
         # Clang takes the header only where the same rules hold.
