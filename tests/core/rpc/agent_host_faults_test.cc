@@ -5,6 +5,7 @@
 #include <atomic>
 #include <map>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <utility>
@@ -229,12 +230,13 @@ TEST(AgentHostFaults, CallsAreAppliedOnceWhateverBreaks) {
   for (uint64_t seed = 1; seed <= 3; ++seed) {
     SCOPED_TRACE(seed);
     const auto faults = std::make_shared<Faults>(seed);
+    std::optional<carrier::ShmRoute> route;  // outlives the workers, which dial it
     Worker a("a", 2 * seed, faults);
     Worker b("b", 2 * seed + 1, faults);
     ASSERT_TRUE(a.agent().Start("").ok());
     const std::string address = *b.agent().Start("127.0.0.1:0");
-    carrier::ShmRoute route(*carrier::SocketOf(address));
-    faults->SetRoute(&route);
+    route.emplace(*carrier::SocketOf(address));
+    faults->SetRoute(&*route);
     a.agent().AddPeer("b", address);
     std::vector<absl::StatusOr<Reply>> kept;
     for (int first = 0; first < kCalls; first += kAtOnce) {
