@@ -3,15 +3,9 @@
 load("@bazel_tools//tools/build_defs/cc:action_names.bzl", "ACTION_NAMES")
 load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")
 
-def _precompiled_header_impl(ctx):
-    toolchain = find_cpp_toolchain(ctx)
-    source = ctx.file.hdr
-    header = ctx.actions.declare_file(ctx.label.name + ".h")
-    dep_context = cc_common.merge_cc_infos(cc_infos = [dep[CcInfo] for dep in ctx.attr.deps])
-    headers = dep_context.compilation_context
-
+def _precompile(ctx, toolchain, header, headers):
+    """Compiles `header`, which may include `headers`. Returns the file."""
     clang = toolchain.compiler == "clang"
-    ctx.actions.expand_template(template = source, output = header, substitutions = {})
     compiled = ctx.actions.declare_file(header.basename + (".pch" if clang else ".gch"))
     requested = cc_common.configure_features(
         ctx = ctx,
@@ -63,7 +57,7 @@ def _precompiled_header_impl(ctx):
         inputs = depset([header], transitive = [headers.headers, toolchain.all_files]),
         outputs = [compiled],
         mnemonic = "CppPrecompile",
-        progress_message = "Precompiling %s" % source.short_path,
+        progress_message = "Precompiling %s" % ctx.file.hdr.short_path,
     )
     compiler = cc_common.get_tool_for_action(
         feature_configuration = features,
@@ -77,7 +71,21 @@ def _precompiled_header_impl(ctx):
         )
     else:
         ctx.actions.run(executable = compiler, arguments = arguments + flags, **action)
-    outputs = [header, compiled]
+    return compiled
+
+def _precompiled_header_impl(ctx):
+    toolchain = find_cpp_toolchain(ctx)
+    header = ctx.actions.declare_file(ctx.label.name + ".h")
+    dep_context = cc_common.merge_cc_infos(cc_infos = [dep[CcInfo] for dep in ctx.attr.deps])
+    headers = dep_context.compilation_context
+    outputs = [header]
+
+    # Clang takes a precompiled header only if it is told to (cc.bzl).
+    if toolchain.compiler == "clang" and ctx.var.get("precompiled_headers") != "clang":
+        ctx.actions.write(header, "")
+    else:
+        ctx.actions.expand_template(template = ctx.file.hdr, output = header, substitutions = {})
+        outputs.append(_precompile(ctx, toolchain, header, headers))
 
     return [
         DefaultInfo(files = depset(outputs)),
