@@ -158,7 +158,7 @@ TEST_P(DeviceGradientsTest, SumsAreMadeOnTheDevice) {
   ExpectElements(w, Full(2));
 }
 
-// What trainers have lent is not written, so each sum needs memory of its own.
+// The owner never writes to gradients that trainers have lent, so each sum needs new memory.
 TEST_P(DeviceGradientsTest, WhereThereIsNoRoomForSumsTheHostMakesThem) {
   const auto half = [](float value) { return *ops::Cast(Full(value), DType::kF16); };
   const EntryPtr w = NewParameter("w", "emu:0", Full(5)), h = NewParameter("h", "emu:0", half(5));

@@ -96,7 +96,7 @@ class World {
   void AwaitNothingLent() {
     while (!loans().lent().empty()) std::this_thread::yield();
   }
-  // What the trainer has lent to the owner.
+  // The bytes of gradients that the trainer lends to the owner now.
   size_t GradientBytesLent() { return BytesLent(trainers_loans()); }
   void AwaitNoGradientLent() {
     while (!trainers_loans().lent().empty()) std::this_thread::yield();

@@ -123,8 +123,8 @@ TEST_P(LentGradientsTest, AGradientThatIsNotContiguousIsLent) {
   EXPECT_TRUE(AllAre(1, step.Gradient(w)));
 }
 
-// What two messages bring for one parameter is added up, and the first one is not written: that
-// would end the process.
+// The owner adds up two gradients of one parameter that came in two messages. It must not write the
+// sum into the first one, which is lent: that would end the process.
 TEST_P(LentGradientsTest, TheGradientsOfTwoUsesAreAddedUp) {
   const RRef w = world_.Make("w", 3);
   Step step(world_);
