@@ -7,12 +7,14 @@
 #include <grpcpp/support/async_unary_call.h>
 #include <grpcpp/support/byte_buffer.h>
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "core/base/executor.h"
 #include "core/base/memory_budget.h"
 #include "core/base/tsan.h"
 #include "core/carrier/grpc/completion_tag.h"
@@ -59,9 +61,17 @@ struct UnaryMethod {
   // Called before a request is parsed, with the bytes that it takes before and after parsing. An
   // error is the call's answer.
   std::function<grpc::Status(UnaryCall& call, size_t bytes)> charge;
-  // Serves one call. Runs on one of the carrier's threads, so it must not take long.
+  // Serves one call. Runs on one of the carrier's threads, or where `elsewhere` runs its tasks, so
+  // it must not take long.
   std::function<void(UnaryCall& call, const Request& request, Reply& reply)> handle;
+  // Runs `task` on another thread, now or later. An error is the call's answer, and `task` has not
+  // run. Requests of more than kReadHere bytes are charged, parsed and handled there: a carrier's
+  // thread that counts the elements of large ones, one after the other, would not hear from any
+  // peer for so long that they all give up their connections. Null: no request is large.
+  std::function<grpc::Status(UnaryCall& call, Task task)> elsewhere;
 };
+
+inline constexpr size_t kReadHere = size_t{64} << 10;
 
 namespace internal {
 
@@ -115,16 +125,23 @@ class ServedUnaryCall final : public UnaryCall, public carrier::CompletionTag {
     const std::shared_ptr<const Method> method = method_;
     host_.OnCall(context());
     Await(host_, method);
-    const grpc::Status parsed = Parse();
+    if (method->elsewhere == nullptr || received_.Length() <= kReadHere) return Serve();
+    const grpc::Status taken = method->elsewhere(*this, [this] { Serve(); });
+    if (!taken.ok()) Refuse(taken);
+  }
+
+  void Serve() {
+    const std::shared_ptr<const Method> method = method_;  // outlives the call
+    const grpc::Status charged = method->charge(*this, MemoryOf<Request>(received_));
+    if (!charged.ok()) return Refuse(charged);
+    const grpc::Status parsed = ParseBytes(received_, request_);
     if (!parsed.ok()) return Finish(parsed);
     method->handle(*this, request_, reply_);
   }
 
-  grpc::Status Parse() {
-    const grpc::Status charged = method_->charge(*this, MemoryOf<Request>(received_));
-    if (charged.ok()) return ParseBytes(received_, request_);
+  void Refuse(const grpc::Status& error) {
     received_.Clear();  // the client may take its time to read the error
-    return charged;
+    Finish(error);
   }
 
   carrier::ServiceHost& host_;

@@ -61,7 +61,13 @@ UnaryMethod<Request, Reply> UnaryService::Serving(
   const auto charge = [this](UnaryCall& call, size_t bytes) {
     return ToGrpcStatus(Charge(call, bytes), call.context());
   };
-  return {std::move(ask), charge, handle};
+  // The client is known only when the request has been parsed.
+  const auto elsewhere = [this](UnaryCall& call, Task task) {
+    const absl::Status queued =
+        uses_.executor.SubmitAs({WorkLabel::Kind::kOwn, FlowOf({}, call)}, std::move(task));
+    return queued.ok() ? grpc::Status::OK : ToGrpcStatus(Annotate(queued, name()), call.context());
+  };
+  return {std::move(ask), charge, handle, elsewhere};
 }
 
 absl::Status UnaryService::Admit(UnaryCall& call, const rpc::MethodInfo& method,

@@ -30,8 +30,6 @@ namespace {
 using ParseAttackTest = MemoryAttackTest;
 
 TEST_F(ParseAttackTest, RequestsOfManyEmptyNames) {
-  // An owner that is built without optimization and counts more names in one request does not read
-  // answers to its keepalive in time.
   constexpr int kCalls = 30, kNames = 2'200'000;
   v1::PullRequest request;
   for (int i = 0; i < kNames; ++i) request.add_names("");

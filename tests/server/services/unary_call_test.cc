@@ -1,0 +1,131 @@
+// Where the requests of unary calls are read: large ones on a thread that no connection waits for.
+
+#include "server/services/unary_call.h"
+
+#include <gmock/gmock.h>
+#include <grpcpp/client_context.h>
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <future>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/base/executor.h"
+#include "core/base/mutex.h"
+#include "proto/psd/v1/service.grpc.pb.h"
+#include "tests/server/services/test_service_host.h"
+
+namespace psd::server {
+namespace {
+
+using grpc::StatusCode;
+using ::testing::HasSubstr;
+
+v1::PullRequest Naming(size_t names) {
+  v1::PullRequest request;
+  for (size_t i = 0; i < names; ++i) request.add_names("");
+  return request;
+}
+
+// Each of these names takes two bytes.
+const size_t kMostReadHere = kReadHere / 2;
+
+// Answers each pull with one version, the number of its names. Keeps what is to run elsewhere.
+class UnaryCallTest : public ::testing::Test {
+ protected:
+  using Service = v1::ParameterService::WithRawMethod_Pull<v1::ParameterService::Service>;
+  using Method = UnaryMethod<v1::PullRequest, v1::PullReply>;
+
+  UnaryCallTest() : host_([this](grpc::ServerBuilder& b) { b.RegisterService(&service_); }) {
+    Method pull;
+    pull.ask = [this](auto... call) { service_.RequestPull(call...); };
+    pull.charge = [this](UnaryCall&, size_t) { return charged_; };
+    pull.handle = [](UnaryCall& call, const v1::PullRequest& request, v1::PullReply& reply) {
+      reply.add_versions(static_cast<uint64_t>(request.names_size()));
+      call.Finish(grpc::Status::OK);
+    };
+    pull.elsewhere = [this](UnaryCall&, Task task) {
+      MutexLock lock(mutex_);
+      if (taken_.ok()) tasks_.push_back(std::move(task));
+      came_.NotifyAll();
+      return taken_;
+    };
+    ServeUnary(host_, std::move(pull));
+    idle_calls_ = host_.calls();
+  }
+
+  grpc::Status Pull(size_t names, v1::PullReply* reply) {
+    grpc::ClientContext context;
+    return v1::ParameterService::NewStub(host_.Connect())->Pull(&context, Naming(names), reply);
+  }
+  std::future<grpc::Status> Begin(size_t names, v1::PullReply* reply) {
+    return std::async(std::launch::async, [this, names, reply] { return Pull(names, reply); });
+  }
+  Task AwaitTask() {
+    MutexLock lock(mutex_);
+    while (tasks_.empty()) came_.Wait(mutex_);
+    Task task = std::move(tasks_.back());
+    tasks_.pop_back();
+    return task;
+  }
+
+  // Set before the calls are made.
+  grpc::Status charged_;
+  grpc::Status taken_;
+  Mutex mutex_;  // leaf
+  CondVar came_;
+  std::vector<Task> tasks_ PSD_GUARDED_BY(mutex_);
+  Service service_;
+  TestServiceHost host_;
+  int idle_calls_ = 0;  // calls that the server has requested and that have no client yet
+};
+
+TEST_F(UnaryCallTest, WhileALargeRequestWaitsToBeReadOthersAreAnswered) {
+  v1::PullReply large, small;
+  std::future<grpc::Status> answered = Begin(kMostReadHere + 1, &large);
+  Task read = AwaitTask();
+  ASSERT_TRUE(Pull(kMostReadHere, &small).ok());
+  EXPECT_THAT(small.versions(), ::testing::ElementsAre(kMostReadHere));
+  read();
+  ASSERT_TRUE(answered.get().ok());
+  EXPECT_THAT(large.versions(), ::testing::ElementsAre(kMostReadHere + 1));
+  host_.AwaitCalls(idle_calls_);
+}
+
+TEST_F(UnaryCallTest, ALargeRequestThatNobodyReadsIsAnsweredWithTheReason) {
+  taken_ = {StatusCode::RESOURCE_EXHAUSTED, "the queue is full"};
+  v1::PullReply reply;
+  const grpc::Status status = Pull(kMostReadHere + 1, &reply);
+  EXPECT_EQ(status.error_code(), StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(status.error_message(), HasSubstr("the queue is full"));
+  host_.AwaitCalls(idle_calls_);
+}
+
+TEST_F(UnaryCallTest, ALargeRequestForWhichThereIsNoMemoryIsNotParsed) {
+  charged_ = {StatusCode::RESOURCE_EXHAUSTED, "no memory"};
+  v1::PullReply reply;
+  std::future<grpc::Status> answered = Begin(kMostReadHere + 1, &reply);
+  AwaitTask()();
+  EXPECT_EQ(answered.get().error_code(), StatusCode::RESOURCE_EXHAUSTED);
+  host_.AwaitCalls(idle_calls_);
+}
+
+TEST_F(UnaryCallTest, ALargeRequestWhoseClientHasGoneIsReadAndForgotten) {
+  grpc::ClientContext context;
+  v1::PullReply reply;
+  std::future<grpc::Status> answered = std::async(std::launch::async, [&] {
+    return v1::ParameterService::NewStub(host_.Connect())
+        ->Pull(&context, Naming(kMostReadHere + 1), &reply);
+  });
+  Task read = AwaitTask();
+  context.TryCancel();
+  EXPECT_EQ(answered.get().error_code(), StatusCode::CANCELLED);
+  read();
+  host_.AwaitCalls(idle_calls_);
+}
+
+}  // namespace
+}  // namespace psd::server
