@@ -6,6 +6,7 @@
 #include <grpcpp/server_context.h>
 #include <grpcpp/support/async_unary_call.h>
 #include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/slice.h>
 
 #include <cstddef>
 #include <functional>
@@ -58,14 +59,14 @@ struct UnaryMethod {
                                  grpc::ServerAsyncResponseWriter<grpc::ByteBuffer>*,
                                  grpc::CompletionQueue*, grpc::ServerCompletionQueue*, void* tag)>;
   Ask ask;
-  // Called before a request is parsed, with the bytes that it takes before and after parsing. An
-  // error is the call's answer.
+  // Called before a request is parsed, with the bytes that it takes before and after parsing; for a
+  // large one in two parts. An error is the call's answer.
   std::function<grpc::Status(UnaryCall& call, size_t bytes)> charge;
   // Serves one call. Runs on one of the carrier's threads, or where `elsewhere` runs its tasks, so
   // it must not take long.
   std::function<void(UnaryCall& call, const Request& request, Reply& reply)> handle;
   // Runs `task` on another thread, now or later. An error is the call's answer, and `task` has not
-  // run. Requests of more than kReadHere bytes are charged, parsed and handled there: a carrier's
+  // run. Requests of more than kReadHere bytes are parsed and handled there: a carrier's
   // thread that counts the elements of large ones, one after the other, would not hear from any
   // peer for so long that they all give up their connections. Null: no request is large.
   std::function<grpc::Status(UnaryCall& call, Task task)> elsewhere;
@@ -126,13 +127,27 @@ class ServedUnaryCall final : public UnaryCall, public carrier::CompletionTag {
     host_.OnCall(context());
     Await(host_, method);
     if (method->elsewhere == nullptr || received_.Length() <= kReadHere) return Serve();
-    const grpc::Status taken = method->elsewhere(*this, [this] { Serve(); });
+    grpc::Status taken = TakeOut(*method);
+    if (taken.ok()) taken = method->elsewhere(*this, [this] { Serve(); });
     if (!taken.ok()) Refuse(taken);
+  }
+
+  // Charges for the bytes that were received, and copies them, because while they wait others need
+  // gRPC's memory for what it receives.
+  grpc::Status TakeOut(const Method& method) {
+    const size_t bytes = received_.Length();
+    const grpc::Status charged = method.charge(*this, bytes);
+    if (!charged.ok()) return charged;
+    charged_ = bytes;
+    grpc::Slice copy;
+    const grpc::Status copied = received_.DumpToSingleSlice(&copy);
+    if (copied.ok()) received_ = grpc::ByteBuffer(&copy, 1);
+    return copied;
   }
 
   void Serve() {
     const std::shared_ptr<const Method> method = method_;  // outlives the call
-    const grpc::Status charged = method->charge(*this, MemoryOf<Request>(received_));
+    const grpc::Status charged = method->charge(*this, MemoryOf<Request>(received_) - charged_);
     if (!charged.ok()) return Refuse(charged);
     const grpc::Status parsed = ParseBytes(received_, request_);
     if (!parsed.ok()) return Finish(parsed);
@@ -147,6 +162,7 @@ class ServedUnaryCall final : public UnaryCall, public carrier::CompletionTag {
   carrier::ServiceHost& host_;
   const std::shared_ptr<const Method> method_;  // shared by all calls of the method
   grpc::ByteBuffer received_;
+  size_t charged_ = 0;  // for what of the request was charged already
   Request request_;
   Reply reply_;
   grpc::ServerAsyncResponseWriter<grpc::ByteBuffer> writer_;

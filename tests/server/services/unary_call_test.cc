@@ -42,7 +42,12 @@ class UnaryCallTest : public ::testing::Test {
   UnaryCallTest() : host_([this](grpc::ServerBuilder& b) { b.RegisterService(&service_); }) {
     Method pull;
     pull.ask = [this](auto... call) { service_.RequestPull(call...); };
-    pull.charge = [this](UnaryCall&, size_t) { return charged_; };
+    pull.charge = [this](UnaryCall&, size_t bytes) {
+      MutexLock lock(mutex_);
+      charged_bytes_ += bytes;
+      if (charged_bytes_ <= most_bytes_) return grpc::Status::OK;
+      return grpc::Status(StatusCode::RESOURCE_EXHAUSTED, "no memory");
+    };
     pull.handle = [](UnaryCall& call, const v1::PullRequest& request, v1::PullReply& reply) {
       reply.add_versions(static_cast<uint64_t>(request.names_size()));
       call.Finish(grpc::Status::OK);
@@ -72,11 +77,17 @@ class UnaryCallTest : public ::testing::Test {
     return task;
   }
 
-  // Set before the calls are made.
-  grpc::Status charged_;
-  grpc::Status taken_;
+  // Bounds the memory of all requests.
+  void Bound(size_t bytes) {
+    MutexLock lock(mutex_);
+    most_bytes_ = bytes;
+  }
+
   Mutex mutex_;  // leaf
   CondVar came_;
+  size_t most_bytes_ PSD_GUARDED_BY(mutex_) = SIZE_MAX;
+  size_t charged_bytes_ PSD_GUARDED_BY(mutex_) = 0;
+  grpc::Status taken_ PSD_GUARDED_BY(mutex_);
   std::vector<Task> tasks_ PSD_GUARDED_BY(mutex_);
   Service service_;
   TestServiceHost host_;
@@ -87,16 +98,19 @@ TEST_F(UnaryCallTest, WhileALargeRequestWaitsToBeReadOthersAreAnswered) {
   v1::PullReply large, small;
   std::future<grpc::Status> answered = Begin(kMostReadHere + 1, &large);
   Task read = AwaitTask();
-  ASSERT_TRUE(Pull(kMostReadHere, &small).ok());
+  EXPECT_TRUE(Pull(kMostReadHere, &small).ok());
   EXPECT_THAT(small.versions(), ::testing::ElementsAre(kMostReadHere));
   read();
-  ASSERT_TRUE(answered.get().ok());
+  EXPECT_TRUE(answered.get().ok());
   EXPECT_THAT(large.versions(), ::testing::ElementsAre(kMostReadHere + 1));
   host_.AwaitCalls(idle_calls_);
 }
 
 TEST_F(UnaryCallTest, ALargeRequestThatNobodyReadsIsAnsweredWithTheReason) {
-  taken_ = {StatusCode::RESOURCE_EXHAUSTED, "the queue is full"};
+  {
+    MutexLock lock(mutex_);
+    taken_ = {StatusCode::RESOURCE_EXHAUSTED, "the queue is full"};
+  }
   v1::PullReply reply;
   const grpc::Status status = Pull(kMostReadHere + 1, &reply);
   EXPECT_EQ(status.error_code(), StatusCode::RESOURCE_EXHAUSTED);
@@ -104,8 +118,16 @@ TEST_F(UnaryCallTest, ALargeRequestThatNobodyReadsIsAnsweredWithTheReason) {
   host_.AwaitCalls(idle_calls_);
 }
 
-TEST_F(UnaryCallTest, ALargeRequestForWhichThereIsNoMemoryIsNotParsed) {
-  charged_ = {StatusCode::RESOURCE_EXHAUSTED, "no memory"};
+TEST_F(UnaryCallTest, ALargeRequestForWhichThereIsNoMemoryDoesNotWait) {
+  Bound(kReadHere);
+  v1::PullReply reply;
+  EXPECT_EQ(Pull(kMostReadHere + 1, &reply).error_code(), StatusCode::RESOURCE_EXHAUSTED);
+  MutexLock lock(mutex_);
+  EXPECT_TRUE(tasks_.empty());
+}
+
+TEST_F(UnaryCallTest, ALargeRequestThatWouldTakeTooMuchMemoryWhenItIsParsedIsNotParsed) {
+  Bound(2 * kReadHere);
   v1::PullReply reply;
   std::future<grpc::Status> answered = Begin(kMostReadHere + 1, &reply);
   AwaitTask()();
