@@ -8,9 +8,8 @@
 
 namespace psd::bench {
 
-absl::StatusOr<std::unique_ptr<Job>> Job::Start(const Environment& environment,
-                                                const std::vector<std::string>& flags) {
-  auto job = std::make_unique<Job>();
+absl::StatusOr<std::unique_ptr<Server>> StartOwner(const Environment& environment,
+                                                   const std::vector<std::string>& flags) {
   const bool loopback = HostPort{environment.network.host}.IsLoopback();
   std::vector<std::string> command = {
       environment.daemon,
@@ -21,7 +20,13 @@ absl::StatusOr<std::unique_ptr<Job>> Job::Start(const Environment& environment,
       absl::StrCat("--shared_memory=", environment.carrier == "shm" ? "true" : "false"),
       "--ready_fd=1"};
   command.insert(command.end(), flags.begin(), flags.end());
-  PSD_ASSIGN_OR_RETURN(job->owner_, Server::Start(environment, command));
+  return Server::Start(environment, command);
+}
+
+absl::StatusOr<std::unique_ptr<Job>> Job::Start(const Environment& environment,
+                                                const std::vector<std::string>& flags) {
+  auto job = std::make_unique<Job>();
+  PSD_ASSIGN_OR_RETURN(job->owner_, StartOwner(environment, flags));
   PSD_ASSIGN_OR_RETURN(job->worker_, Attach("bench", job->address()));
   return job;
 }

@@ -18,6 +18,10 @@ namespace psd::bench {
 
 inline constexpr char kOwner[] = "owner0";
 
+// Starts the psd daemon of a case. `flags` are additional flags.
+absl::StatusOr<std::unique_ptr<Server>> StartOwner(const Environment& environment,
+                                                   const std::vector<std::string>& flags = {});
+
 // Thread-compatible.
 class Job {
  public:

@@ -9,6 +9,8 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "bench/job.h"
+#include "bench/process.h"
+#include "bench/server.h"
 #include "bench/workloads/cases.h"
 
 namespace psd::bench {
@@ -26,11 +28,11 @@ class Trainers : public Workload {
   explicit Trainers(int trainers) : count_(trainers) {}
 
   absl::Status Start(const Environment& environment) override {
-    PSD_ASSIGN_OR_RETURN(job_, Job::Start(environment));
+    PSD_ASSIGN_OR_RETURN(owner_, StartOwner(environment));
     for (int i = 0; i < count_; ++i) {
       PSD_ASSIGN_OR_RETURN(
           auto trainer, Process::Start({environment.helper, "trainer", absl::StrCat("trainer", i),
-                                        job_->address()}));
+                                        owner_->address()}));
       trainers_.push_back(std::move(trainer));
       PSD_RETURN_IF_ERROR(Expect(*trainers_.back(), "ready"));
     }
@@ -49,7 +51,7 @@ class Trainers : public Workload {
 
  protected:
   absl::StatusOr<double> CpuSeconds() const {
-    PSD_ASSIGN_OR_RETURN(double sum, job_->owner().CpuSeconds());
+    PSD_ASSIGN_OR_RETURN(double sum, owner_->process().CpuSeconds());
     for (const auto& trainer : trainers_) {
       PSD_ASSIGN_OR_RETURN(const double seconds, trainer->CpuSeconds());
       sum += seconds;
@@ -79,7 +81,7 @@ class Trainers : public Workload {
   }
 
   const int count_;
-  std::unique_ptr<Job> job_;
+  std::unique_ptr<Server> owner_;  // ends after the trainers
   std::vector<std::unique_ptr<Process>> trainers_;
 };
 

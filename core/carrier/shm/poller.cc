@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "core/base/clock.h"
 #include "core/base/start_thread.h"
 #include "core/base/status.h"
 #include "core/base/system_refusal.h"
@@ -24,6 +25,8 @@ constexpr int kEventsAtOnce = 64;
 // How long a thread to which something has just come sleeps before it sleeps until it is woken.
 // Meanwhile the bell need not interrupt it, which would take as long as the call that it is about.
 constexpr int kDozeMs = 2;
+// What comes more rarely than this is not worth a doze.
+constexpr absl::Duration kOften = absl::Milliseconds(100);
 
 }  // namespace
 
@@ -107,9 +110,12 @@ void ShmPoller::Run() {
   while (Wait(hot)) LookAround(hot);
 }
 
-int ShmPoller::SleepMs(const Hot& hot) const {
+int ShmPoller::SleepMs(const Hot& hot) {
   if (!hot.empty()) return 0;
-  if (dozes_) return kDozeMs;
+  if (came_) {
+    const absl::Time before = std::exchange(quiet_since_, Clock::Steady().Now());
+    if (quiet_since_ - before < kOften) return kDozeMs;
+  }
   return bell_->FallAsleep() ? -1 : 0;
 }
 
@@ -122,7 +128,7 @@ bool ShmPoller::Wait(Hot& hot) {
     if (events[i].data.fd == bell_->wake_.get()) bell_->ClearInterrupts();
   }
   const bool rung = bell_->TakeRung();
-  dozes_ = count > 0 || rung || !hot.empty();
+  came_ = count > 0 || rung || !hot.empty();
   std::vector<std::shared_ptr<Watched>> readable;
   std::vector<std::shared_ptr<Watched>> kicked;
   std::vector<std::shared_ptr<Watched>> called;

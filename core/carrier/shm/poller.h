@@ -11,6 +11,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "core/base/mutex.h"
 #include "core/base/unique_fd.h"
 
@@ -100,8 +101,9 @@ class ShmPoller {
   void Run() PSD_EXCLUDES(mutex_);
   // Waits for sockets and kicks, only if nothing is hot. Returns false when the poller stops.
   bool Wait(Hot& hot) PSD_EXCLUDES(mutex_);
-  // How long to sleep if nothing comes, in milliseconds; -1 for ever.
-  int SleepMs(const Hot& hot) const;
+  // How long to sleep if nothing comes, in milliseconds; -1 for ever. To be called before each
+  // wait.
+  int SleepMs(const Hot& hot);
   // Looks at everything hot for a few turns.
   static void LookAround(Hot& hot);
   static void Wake(std::shared_ptr<Watched> watched, bool readable, Hot& hot);
@@ -109,7 +111,9 @@ class ShmPoller {
   const UniqueFd epoll_;
   const std::shared_ptr<PollerBell> bell_;  // shared with those who ring it
   std::thread thread_;
-  bool dozes_ = false;  // used only on the thread: something came before the last wait
+  // Used only on the thread.
+  bool came_ = false;                              // something came before the last wait
+  absl::Time quiet_since_ = absl::InfinitePast();  // when nothing was hot any more
 
   Mutex mutex_;  // leaf
   absl::flat_hash_map<int, std::shared_ptr<Watched>> watched_ PSD_GUARDED_BY(mutex_);
