@@ -6,12 +6,32 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/remedy.h"
 #include "core/base/status.h"
+#include "core/base/stream.h"
 
 namespace psd {
 
 absl::string_view DeviceName(const Device* device) {
   return device == nullptr ? absl::string_view(kCpuName) : device->name();
 }
+
+namespace {
+
+absl::Status CopyBetween(Device& to_device, std::byte* to, Device& from_device,
+                         const std::byte* from, size_t bytes) {
+  PSD_RETURN_IF_ERROR(AwaitCurrentWork(&from_device));
+  const absl::Status added = CurrentStream(&to_device)->CopyFrom(to, from_device, from, bytes);
+  if (added.ok()) {
+    const absl::Status done = AwaitCurrentWork(&to_device);
+    // There may be no memory for an event, and the copy still reads what the caller may free.
+    return done.ok() ? done : (to_device.Synchronize().IgnoreError(), done);
+  }
+  if (!absl::IsUnimplemented(added)) return added;
+  PSD_ASSIGN_OR_RETURN(const std::shared_ptr<Block> staging, NewHeapAllocator()->Allocate(bytes));
+  PSD_RETURN_IF_ERROR(from_device.CopyOut(staging->data(), from, bytes));
+  return to_device.CopyIn(to, staging->data(), bytes);
+}
+
+}  // namespace
 
 absl::Status CopyBytes(Device* to_device, std::byte* to, Device* from_device, const std::byte* from,
                        size_t bytes) {
@@ -23,9 +43,7 @@ absl::Status CopyBytes(Device* to_device, std::byte* to, Device* from_device, co
   }
   if (from_device == nullptr) return to_device->CopyIn(to, from, bytes);
   if (to_device == nullptr) return from_device->CopyOut(to, from, bytes);
-  PSD_ASSIGN_OR_RETURN(const std::shared_ptr<Block> staging, NewHeapAllocator()->Allocate(bytes));
-  PSD_RETURN_IF_ERROR(from_device->CopyOut(staging->data(), from, bytes));
-  return to_device->CopyIn(to, staging->data(), bytes);
+  return CopyBetween(*to_device, to, *from_device, from, bytes);
 }
 
 absl::Status NotOnDevice(absl::string_view operation, const Device* device) {

@@ -63,8 +63,8 @@ class Device {
   virtual size_t used_bytes() const = 0;
 
   // Copy `bytes` bytes from the host, to the host, and within the device's memory, as work of the
-  // CurrentStream of the thread. The host's bytes may be in any memory. When CopyIn returns, they
-  // may be changed or freed; when CopyOut returns, they have arrived. The ranges must not overlap.
+  // CurrentStream of the thread. The host's bytes may be in any memory. Copies from and to the host
+  // are done when this returns. The ranges must not overlap.
   // Errors: UNAVAILABLE naming the device if it is lost.
   virtual absl::Status CopyIn(std::byte* to, const std::byte* from, size_t bytes) = 0;
   virtual absl::Status CopyOut(std::byte* to, const std::byte* from, size_t bytes) = 0;
@@ -100,8 +100,9 @@ inline constexpr size_t kMaxStreams = 32;
 absl::string_view DeviceName(const Device* device);
 
 // Copies `bytes` bytes from the memory of `from_device` to that of `to_device`. A null device means
-// the host. Copies between two devices go through the host. Errors: those of the devices;
-// RESOURCE_EXHAUSTED if a copy between devices finds no memory.
+// the host. A copy within a device is work of the thread's CurrentStream there; all others are done
+// when this returns. Copies between devices of different kinds go through memory of the host.
+// Errors: those of the devices; RESOURCE_EXHAUSTED if there is none of this memory.
 absl::Status CopyBytes(Device* to_device, std::byte* to, Device* from_device, const std::byte* from,
                        size_t bytes);
 

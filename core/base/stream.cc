@@ -1,8 +1,10 @@
 #include "core/base/stream.h"
 
+#include <memory>
 #include <utility>
 
 #include "core/base/device.h"
+#include "core/base/status.h"
 #include "core/base/thread_modes.h"
 
 namespace psd {
@@ -17,6 +19,12 @@ Stream* CurrentStream(Device* device) {
   if (device == nullptr) return nullptr;
   Stream* const stream = thread_modes.stream;
   return stream != nullptr && &stream->device() == device ? stream : &device->default_stream();
+}
+
+absl::Status AwaitCurrentWork(Device* device) {
+  if (device == nullptr) return absl::OkStatus();
+  PSD_ASSIGN_OR_RETURN(const std::shared_ptr<Event> now, CurrentStream(device)->Record());
+  return now->Wait();
 }
 
 }  // namespace psd

@@ -118,4 +118,8 @@ class StreamScope {
 // otherwise the default stream of `device`. Null stands for the host, which has none.
 Stream* CurrentStream(Device* device);
 
+// Waits until the work is done that the thread's CurrentStream of `device` has now. Does nothing
+// for the host. Errors: those of Event::Wait.
+absl::Status AwaitCurrentWork(Device* device);
+
 }  // namespace psd

@@ -3,18 +3,25 @@
 #include <algorithm>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
+#include <variant>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "core/autograd/attributes.h"
+#include "core/autograd/creation_scope.h"
 #include "core/autograd/variable.h"
 #include "core/base/buffer.h"
 #include "core/base/device.h"
 #include "core/base/remedy.h"
 #include "core/base/status.h"
+#include "core/base/stream.h"
 #include "core/program/run_program.h"
 #include "core/store/rows.h"
+#include "core/tensor/dtype.h"
 #include "core/tensor/tensor.h"
 
 namespace psd::change {
@@ -35,6 +42,11 @@ program::ProgramLimits CreationLimits(program::ProgramLimits limits, int64_t roo
   limits.max_result_bytes = room;
   limits.max_live_bytes = std::max(limits.max_live_bytes, room);
   return limits;
+}
+
+bool HasRemedy(const absl::Status& status) {
+  const std::optional<ErrorDetail> detail = GetDetail(status);
+  return detail.has_value() && !detail->remedy.empty();
 }
 
 // Adds the budget of the device and its use to the error of a program that found no memory.
@@ -59,23 +71,55 @@ absl::Status WithBudget(const absl::Status& status, const Device* device,
       "drop values or raise the budget");
 }
 
-absl::StatusOr<Tensor> RunCreation(const program::CheckedProgram& program,
-                                   const program::ProgramLimits& limits, const Device* device,
-                                   const MemoryBudget& memory) {
-  NoGradGuard no_grad;
-  const int64_t room = RoomOn(device, *memory.hosted());
-  const auto results =
-      program::RunProgram(program, CreationLimits(limits, room), {}, [] { return false; });
-  if (absl::IsResourceExhausted(results.status()))
-    return WithBudget(results.status(), device, memory);
-  PSD_RETURN_IF_ERROR(results.status());
-  if (results->size() != 1) {
+// Runs the program and returns its only result, on the device of the thread's CreationScope.
+absl::StatusOr<Tensor> Run(const program::CheckedProgram& program,
+                           const program::ProgramLimits& limits) {
+  PSD_ASSIGN_OR_RETURN(const std::vector<Variable> results,
+                       program::RunProgram(program, limits, {}, [] { return false; }));
+  if (results.size() != 1) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a creation program must have one result, this one has ", results->size()));
+        absl::StrCat("a creation program must have one result, this one has ", results.size()));
   }
-  const Variable made = results->front().Detach();
+  const Variable made = results.front().Detach();
   PSD_RETURN_IF_ERROR(made.status());
   return made.tensor();
+}
+
+// Whether a program only initialises a floating tensor: every device computes the same bits then.
+bool Initializes(const program::Program& program) {
+  if (program.instructions.size() != 1 || program.num_inputs != 0) return false;
+  const Attributes& attributes = program.instructions.front().attributes;
+  const auto dtype = attributes.find("dtype");
+  const auto* const number =
+      dtype == attributes.end() ? nullptr : std::get_if<int64_t>(&dtype->second);
+  return number == nullptr || IsFloating(static_cast<DType>(*number));
+}
+
+// Runs the program of `change` on `device`, where null is the host. Errors name the value.
+absl::StatusOr<Tensor> RunThere(const CreateValue& change, const program::ProgramLimits& limits,
+                                Device* device) {
+  const CreationScope there(device);
+  absl::StatusOr<Tensor> made = Run(*change.program, limits);
+  if (!made.ok()) return Annotate(made.status(), change.name);
+  return made;
+}
+
+// Returns the result of the program, on `device` if the program only initialises it there, and
+// otherwise on the host.
+absl::StatusOr<Tensor> RunCreation(const CreateValue& change, const program::ProgramLimits& limits,
+                                   Device* device, const MemoryBudget& memory) {
+  const NoGradGuard no_grad;
+  const program::ProgramLimits own = CreationLimits(limits, RoomOn(device, *memory.hosted()));
+  absl::StatusOr<Tensor> made = absl::UnimplementedError("");
+  if (device != nullptr && Initializes(change.program->program()))
+    made = RunThere(change, own, device);
+  // UNIMPLEMENTED: the device has no such kernel.
+  if (absl::IsUnimplemented(made.status())) made = Run(*change.program, own);
+  // Errors of a device have a remedy and name its budget.
+  const bool of_limits = device == nullptr || !HasRemedy(made.status());
+  if (absl::IsResourceExhausted(made.status()) && of_limits)
+    return WithBudget(made.status(), device, memory);
+  return made;
 }
 
 }  // namespace
@@ -86,20 +130,24 @@ absl::StatusOr<Value> MakeValue(const CreateValue& change, store::Store& store,
   if (!device.ok()) return Annotate(device.status(), change.name);
   // With kAutoDevice the result may turn out to be a value for the CPU.
   const MemoryAccount& hosted = *memory.hosted();
+  const bool certain = change.device != kAutoDevice ||
+                       (change.program != nullptr && Initializes(change.program->program()));
   const bool cpu_is_larger = RoomOn(nullptr, hosted) > RoomOn(device->get(), hosted);
-  const Device* const bound =
-      change.device == kAutoDevice && cpu_is_larger ? nullptr : device->get();
+  Device* const bound = !certain && cpu_is_larger ? nullptr : device->get();
   Tensor elements = change.elements;
   if (change.program != nullptr) {
-    PSD_ASSIGN_OR_RETURN(elements, RunCreation(*change.program, limits, bound, memory));
+    PSD_ASSIGN_OR_RETURN(elements, RunCreation(change, limits, bound, memory));
   }
   if (!change.rows) return Value(std::move(elements));
-  // With kAutoDevice another device may have more room by now.
-  PSD_ASSIGN_OR_RETURN(device, store.FindDevice(change.device));
-  const std::shared_ptr<Allocator> place = store.MemoryOn(*device);
-  PSD_ASSIGN_OR_RETURN(elements, elements.Clone(place.get()));
-  PSD_ASSIGN_OR_RETURN(auto rows,
-                       store::Rows::Create(std::move(elements), change.requires_grad, place));
+  const bool made_there = change.program != nullptr && elements.device() != nullptr;
+  if (!made_there) {
+    // With kAutoDevice another device may have more room by now.
+    PSD_ASSIGN_OR_RETURN(device, store.FindDevice(change.device));
+    PSD_ASSIGN_OR_RETURN(elements, elements.Clone(store.MemoryOn(*device).get()));
+  }
+  PSD_RETURN_IF_ERROR(AwaitCurrentWork(elements.device()));
+  PSD_ASSIGN_OR_RETURN(auto rows, store::Rows::Create(std::move(elements), change.requires_grad,
+                                                      store.MemoryOn(*device)));
   return Value(std::shared_ptr<store::Object>(std::move(rows)));
 }
 

@@ -44,8 +44,8 @@ class Lender : public std::enable_shared_from_this<Lender> {
  public:
   // The bounds for one process. Above them nothing more is lent to it.
   static constexpr size_t kMostLoans = 4096;
-  // Of a device's budget, as a fraction. There is no bound for all processes together, because
-  // several of them usually borrow the same blocks.
+  // One process may borrow 1 / kLentFraction of the budget of a device. There is no bound for all
+  // processes together, because several of them usually borrow the same blocks.
   static constexpr size_t kLentFraction = 4;
 
   // `devices` are those that may be shared. A device whose memory the system does not export is

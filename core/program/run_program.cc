@@ -153,8 +153,9 @@ class Run {
   std::shared_ptr<ProgramSizes> inferred_;           // null if known, or if an input is invalid
 };
 
-// Returns the device that all floating inputs share; null if they share none, or are on the host.
-Device* DeviceOf(absl::Span<const Variable> inputs) {
+// Returns the device on which operators without inputs create; null is the host.
+Device* CreatesOn(absl::Span<const Variable> inputs) {
+  if (inputs.empty()) return CreationScope::CurrentDevice();
   std::optional<Device*> shared;
   for (const Variable& input : inputs) {
     if (!input.ok() || !IsFloating(input.dtype())) continue;
@@ -177,7 +178,7 @@ absl::StatusOr<std::vector<Variable>> RunProgram(const CheckedProgram& checked,
   }
   std::optional<TapeRecorder> tape;
   if (GradEnabled()) tape.emplace(inputs.size() + program.instructions.size());
-  const CreationScope scope(DeviceOf(inputs));
+  const CreationScope scope(CreatesOn(inputs));
   Run run(checked, limits, inputs, tape.has_value() ? &*tape : nullptr);
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     if (run.WorkedMuch() && cancelled()) {

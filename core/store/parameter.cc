@@ -27,24 +27,33 @@ absl::StatusOr<VersionBuffer> CopyOf(const Tensor& from, Allocator& allocator) {
   PSD_ASSIGN_OR_RETURN(VersionBuffer copy, Allocate(allocator, dense.NumBytes()));
   PSD_RETURN_IF_ERROR(CopyBytes(copy.block->place().device(), copy.data, dense.device(),
                                 dense.address(), dense.NumBytes()));
-  if (Stream* const stream = CurrentStream(copy.block->place().device()); stream != nullptr) {
-    PSD_ASSIGN_OR_RETURN(const std::shared_ptr<Event> written, stream->Record());
-    PSD_RETURN_IF_ERROR(written->Wait());
-  }
+  PSD_RETURN_IF_ERROR(AwaitCurrentWork(copy.block->place().device()));
   return copy;
+}
+
+// Returns the block of `fresh` as a buffer. Requires: `fresh` is a whole block.
+VersionBuffer BlockOf(const Tensor& fresh) {
+  auto* const block = const_cast<Block*>(fresh.block());  // nobody else has it
+  return VersionBuffer(std::shared_ptr<Block>(fresh.storage(), block));
 }
 
 }  // namespace
 
-Parameter::Parameter(GlobalId id, const Tensor& initial, bool requires_grad, VersionBuffer first,
+bool IsWholeBlock(const Tensor& tensor) {
+  const Block* const block = tensor.block();
+  return block != nullptr && tensor.IsContiguous() && tensor.address() == block->data() &&
+         tensor.NumBytes() == block->size();
+}
+
+Parameter::Parameter(GlobalId id, const Tensor& like, bool requires_grad, VersionBuffer first,
                      std::shared_ptr<Allocator> allocator, std::shared_ptr<VersionLock> versions)
     : lock_(std::move(versions)),
-      set_(std::move(first), initial.NumBytes()),
-      bytes_(initial.NumBytes()),
+      set_(std::move(first), like.NumBytes()),
+      bytes_(like.NumBytes()),
       device_(set_.current().block->place().device()),
       id_(id),
-      shape_(initial.shape()),
-      dtype_(initial.dtype()),
+      shape_(like.shape()),
+      dtype_(like.dtype()),
       requires_grad_(requires_grad),
       allocator_(std::move(allocator)) {}
 
@@ -477,7 +486,24 @@ absl::StatusOr<std::shared_ptr<Parameter>> Parameter::Create(
         absl::StrCat("a parameter must be a floating tensor, not ", initial.ToString()));
   }
   PSD_ASSIGN_OR_RETURN(VersionBuffer first, CopyOf(initial, *allocator));
-  std::shared_ptr<Parameter> parameter(new Parameter(id, initial, requires_grad, std::move(first),
+  return Make(id, initial, requires_grad, std::move(first), std::move(allocator),
+              std::move(versions));
+}
+
+absl::StatusOr<std::shared_ptr<Parameter>> Parameter::Adopt(GlobalId id, const Tensor& fresh,
+                                                            bool requires_grad,
+                                                            std::shared_ptr<Allocator> allocator,
+                                                            std::shared_ptr<VersionLock> versions) {
+  PSD_CHECK(IsFloating(fresh.dtype()) && IsWholeBlock(fresh), "a tensor that is not a block");
+  PSD_RETURN_IF_ERROR(AwaitCurrentWork(fresh.device()));
+  return Make(id, fresh, requires_grad, BlockOf(fresh), std::move(allocator), std::move(versions));
+}
+
+std::shared_ptr<Parameter> Parameter::Make(GlobalId id, const Tensor& like, bool requires_grad,
+                                           VersionBuffer first,
+                                           std::shared_ptr<Allocator> allocator,
+                                           std::shared_ptr<VersionLock> versions) {
+  std::shared_ptr<Parameter> parameter(new Parameter(id, like, requires_grad, std::move(first),
                                                      std::move(allocator), std::move(versions)));
   // Readers' pins also share the object, but only this handle keeps it open.
   Parameter* handle = parameter.get();

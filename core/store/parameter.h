@@ -66,6 +66,9 @@ struct VersionLock {
 class PinPlan;
 class VersionPins;
 
+// Whether the elements of a tensor are all of a block, in order.
+bool IsWholeBlock(const Tensor& tensor);
+
 // Thread-safe.
 class Parameter : public SmallObject, public std::enable_shared_from_this<Parameter> {
  public:
@@ -77,6 +80,12 @@ class Parameter : public SmallObject, public std::enable_shared_from_this<Parame
                                                            bool requires_grad,
                                                            std::shared_ptr<Allocator> allocator,
                                                            std::shared_ptr<VersionLock> versions);
+  // As Create, but version 1 is the memory of `fresh`. Requires: IsWholeBlock(fresh), on the device
+  // of `allocator`; nobody else has this memory, and nobody uses `fresh` afterwards.
+  static absl::StatusOr<std::shared_ptr<Parameter>> Adopt(GlobalId id, const Tensor& fresh,
+                                                          bool requires_grad,
+                                                          std::shared_ptr<Allocator> allocator,
+                                                          std::shared_ptr<VersionLock> versions);
   Parameter(const Parameter&) = delete;
   Parameter& operator=(const Parameter&) = delete;
 
@@ -164,8 +173,11 @@ class Parameter : public SmallObject, public std::enable_shared_from_this<Parame
   friend class PinPlan;
   friend class VersionPins;
 
-  Parameter(GlobalId id, const Tensor& initial, bool requires_grad, VersionBuffer first,
+  Parameter(GlobalId id, const Tensor& like, bool requires_grad, VersionBuffer first,
             std::shared_ptr<Allocator> allocator, std::shared_ptr<VersionLock> versions);
+  static std::shared_ptr<Parameter> Make(GlobalId id, const Tensor& like, bool requires_grad,
+                                         VersionBuffer first, std::shared_ptr<Allocator> allocator,
+                                         std::shared_ptr<VersionLock> versions);
   // Called when the handle that Create returned is destroyed. Readers may still hold versions.
   void Close();
   // Requires: they share their VersionLock.

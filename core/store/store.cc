@@ -162,23 +162,40 @@ std::shared_ptr<Allocator> Store::MemoryOn(const std::shared_ptr<Device>& device
   return std::shared_ptr<Allocator>(device, &device->memory());
 }
 
-absl::StatusOr<std::shared_ptr<Entry>> Store::NewEntry(GlobalId id, std::string name, Value value,
-                                                       bool requires_grad,
-                                                       absl::string_view device) {
+std::shared_ptr<Device> Store::OwnDeviceOf(const Tensor& tensor) const {
+  for (const std::shared_ptr<Device>& device : options_.devices)
+    if (device.get() == tensor.device()) return device;
+  return nullptr;
+}
+
+absl::StatusOr<std::shared_ptr<Parameter>> Store::NewParameter(const Entry& entry,
+                                                               const Tensor& tensor,
+                                                               const CreateOptions& options) const {
+  const std::shared_ptr<Device> there = OwnDeviceOf(tensor);
+  const bool adoptable = options.fresh && there != nullptr && IsWholeBlock(tensor);
+  if (adoptable && (options.device == kAutoDevice || options.device == there->name())) {
+    return Parameter::Adopt(entry.id, tensor, options.requires_grad, MemoryOn(there), versions_);
+  }
+  PSD_ASSIGN_OR_RETURN(const std::shared_ptr<Device> place, FindDevice(options.device));
+  return Parameter::Create(entry.id, tensor, options.requires_grad, MemoryOn(place), versions_);
+}
+
+absl::StatusOr<std::shared_ptr<Entry>> Store::NewEntry(std::string name, Value value,
+                                                       const CreateOptions& options) {
   auto entry = std::make_shared<Entry>();
-  entry->id = id;
+  entry->id = options.id;
   entry->name = std::move(name);
   const Variable* variable = value.As<Variable>();
   if (variable != nullptr && !variable->ok())
     return Annotate(variable->status(), absl::StrCat(entry->Label(), " cannot be hosted"));
-  const Tensor* tensor = ParameterTensor(value, !entry->name.empty(), requires_grad);
+  const Tensor* tensor = ParameterTensor(value, !entry->name.empty(), options.requires_grad);
   if (tensor == nullptr) {
-    if (requires_grad) {
+    if (options.requires_grad) {
       return absl::InvalidArgumentError(
           absl::StrCat(entry->Label(), " cannot require grad: it is a ", value.KindName(),
                        ", and only floating tensors can"));
     }
-    if (!IsHost(device) && device != kAutoDevice) {
+    if (!IsHost(options.device) && options.device != kAutoDevice) {
       return WithRemedy(absl::InvalidArgumentError(
                             absl::StrCat(entry->Label(), " is a ", value.KindName(),
                                          ", and only floating tensors can be created on a device")),
@@ -196,9 +213,7 @@ absl::StatusOr<std::shared_ptr<Entry>> Store::NewEntry(GlobalId id, std::string 
   absl::StatusOr<MemoryCharge> charge = ChargeFor(*entry, *options_.memory);
   if (!charge.ok()) return Annotate(charge.status(), entry->Label());
   entry->charge = *std::move(charge);
-  PSD_ASSIGN_OR_RETURN(const std::shared_ptr<Device> place, FindDevice(device));
-  absl::StatusOr<std::shared_ptr<Parameter>> parameter =
-      Parameter::Create(id, *tensor, requires_grad, MemoryOn(place), versions_);
+  absl::StatusOr<std::shared_ptr<Parameter>> parameter = NewParameter(*entry, *tensor, options);
   if (!parameter.ok()) return Annotate(parameter.status(), entry->Label());
   entry->parameter = *std::move(parameter);
   entry->on_device = entry->parameter->device() != nullptr;
@@ -233,9 +248,9 @@ Future<EntryPtr> Store::GetOrCreate(Changing, const std::string& name, const Cre
   if (!known.ok() || *known != nullptr) return Future<EntryPtr>::Ready(std::move(known));
   const auto make = [&]() -> absl::StatusOr<EntryPtr> {
     PSD_ASSIGN_OR_RETURN(Value value, create());
-    PSD_ASSIGN_OR_RETURN(
-        EntryPtr entry, NewEntry(options.id.IsNone() ? NewId() : options.id, name, std::move(value),
-                                 options.requires_grad, options.device));
+    CreateOptions own = options;
+    if (own.id.IsNone()) own.id = NewId();
+    PSD_ASSIGN_OR_RETURN(EntryPtr entry, NewEntry(name, std::move(value), own));
     if (before_visible != nullptr) before_visible(entry);
     return entry;
   };
@@ -299,7 +314,10 @@ absl::StatusOr<EntryPtr> Store::Put(GlobalId id, Value value, bool requires_grad
     MutexLock lock(mutex_);
     PSD_RETURN_IF_ERROR(CheckRoom());
   }
-  PSD_ASSIGN_OR_RETURN(EntryPtr entry, NewEntry(id, "", std::move(value), requires_grad, kCpuName));
+  CreateOptions options;
+  options.id = id;
+  options.requires_grad = requires_grad;
+  PSD_ASSIGN_OR_RETURN(EntryPtr entry, NewEntry("", std::move(value), options));
   MutexLock lock(mutex_);
   PSD_RETURN_IF_ERROR(CheckRoom());
   if (!values_.insert(entry).second)

@@ -95,6 +95,9 @@ struct CreateOptions {
   // device. With kAutoDevice, the device for a parameter is chosen when it is made, and other
   // values are on the CPU.
   std::string device;
+  // Nobody else has the memory of the value. A parameter on a device keeps it then if it is there
+  // already, and with kAutoDevice wherever it is. Otherwise a parameter gets a copy.
+  bool fresh = false;
 };
 
 // Thread-safe.
@@ -206,9 +209,14 @@ class Store {
     Promise<EntryPtr> promise;
   };
 
-  // `device` is as in CreateOptions.
-  absl::StatusOr<std::shared_ptr<Entry>> NewEntry(GlobalId id, std::string name, Value value,
-                                                  bool requires_grad, absl::string_view device);
+  // Returns the device that `tensor` is on if it is one of this store's; otherwise null.
+  std::shared_ptr<Device> OwnDeviceOf(const Tensor& tensor) const;
+  // `options.id` is that of the new value.
+  absl::StatusOr<std::shared_ptr<Entry>> NewEntry(std::string name, Value value,
+                                                  const CreateOptions& options);
+  // Makes the parameter of the entry, which has the name and the id.
+  absl::StatusOr<std::shared_ptr<Parameter>> NewParameter(const Entry& entry, const Tensor& tensor,
+                                                          const CreateOptions& options) const;
   absl::Status CheckRoom() const PSD_REQUIRES(mutex_);
   absl::StatusOr<std::vector<EntryPtr>> FindAll(absl::Span<const GlobalId> ids) const
       PSD_REQUIRES(mutex_);

@@ -49,7 +49,8 @@ class Value {
                                std::shared_ptr<const Map>, std::shared_ptr<Object>,
                                std::shared_ptr<const SparseTensor>>;
 
-  // Defined out of line, because most files include this and the code of a variant compiles slowly.
+  // Defined out of line, because a third of all files include this and the code of a variant
+  // compiles slowly.
   Value() noexcept;                                 // the empty result
   Value(bool v);                                    // NOLINT: values convert
   Value(int64_t v);                                 // NOLINT

@@ -266,13 +266,30 @@ absl::StatusOr<Tensor> Tensor::Zeros(const Shape& shape, DType dtype, Allocator*
   return tensor;
 }
 
+namespace {
+
+// Sets all elements of a tensor on a device, which takes no other memory.
+absl::Status FillThere(Tensor& tensor, double value) {
+  if (tensor.NumElements() == 0) return absl::OkStatus();
+  Device* const device = tensor.device();
+  PSD_ASSIGN_OR_RETURN(StridedCopyKernel* const kernel, KernelOf(kStridedCopy, *device));
+  PSD_ASSIGN_OR_RETURN(const Tensor one, Tensor::Full(Shape{}, tensor.dtype(), value));
+  std::byte* const first = tensor.mutable_address();
+  PSD_RETURN_IF_ERROR(CopyBytes(device, first, nullptr, one.raw_data(), one.NumBytes()));
+  const int64_t others = tensor.NumElements() - 1;
+  if (others == 0) return absl::OkStatus();
+  const int64_t stays = 0;
+  kernel(CurrentStream(device), first, &others, &stays, 1, one.NumBytes(), first + one.NumBytes());
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::StatusOr<Tensor> Tensor::Full(const Shape& shape, DType dtype, double value,
                                     Allocator* allocator) {
   PSD_ASSIGN_OR_RETURN(Tensor tensor, Empty(shape, dtype, allocator));
   if (!tensor.OnHost()) {
-    PSD_ASSIGN_OR_RETURN(const Tensor here, Full(shape, dtype, value));
-    PSD_RETURN_IF_ERROR(CopyBytes(tensor.device(), tensor.mutable_address(), nullptr,
-                                  here.raw_data(), here.NumBytes()));
+    PSD_RETURN_IF_ERROR(FillThere(tensor, value));
     return tensor;
   }
   FillAs(dtype, tensor.mutable_raw_data(), tensor.NumElements(), value);

@@ -56,7 +56,9 @@ class Tensor {
   static absl::StatusOr<Tensor> EmptyBeside(const Tensor& x, const Shape& shape, DType dtype);
   // As EmptyBeside, with the shape and dtype of `x`.
   static absl::StatusOr<Tensor> EmptyLike(const Tensor& x);
-  // Zeros and Full also accept an `allocator` of a device.
+  // Zeros and Full also accept an `allocator` of a device. The elements are then set by work of the
+  // CurrentStream there. Errors: those of Empty; UNIMPLEMENTED for a device that cannot copy
+  // strided tensors; those of the device.
   static absl::StatusOr<Tensor> Zeros(const Shape& shape, DType dtype,
                                       Allocator* allocator = nullptr);
   // Returns a tensor in which every element is `value`, converted to `dtype`.

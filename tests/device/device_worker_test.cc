@@ -59,6 +59,12 @@ class DeviceWorkerTest : public testing::OnDevice<::testing::TestWithParam<uint6
     PSD_RETURN_IF_ERROR(context.Backward(roots));
     return optimizer.Step(context, options);
   }
+  // Returns the elements of a parameter with seven rows, or of such a table.
+  std::vector<float> SevenRows(const RRef& value, bool rows) {
+    if (!rows) return Read(*trainer_, value);
+    const Tensor ids = Tensor::Of<int64_t>({7}, {0, 1, 2, 3, 4, 5, 6});
+    return Elements(Must(trainer_->LookUpRows({{value, ids}}))[0].tensor());
+  }
   void ExpectSame(const RRef& a, const RRef& b, const std::string& label) {
     EXPECT_THAT(Read(*trainer_, a), Pointwise(FloatNear(1e-5f), Read(*trainer_, b))) << label;
   }
@@ -162,6 +168,41 @@ TEST_P(DeviceWorkerTest, WhatAProgramCreatesIsWhereItsArgumentsAre) {
   } else {
     EXPECT_THAT(got, Pointwise(FloatNear(2e-5f), want));  // ten units in the last place of 16
   }
+}
+
+// A daemon that has recorded the creation makes the value again, maybe on another device.
+TEST_P(DeviceWorkerTest, InitialValuesAreMadeThereWithTheBitsOfTheCpu) {
+  const Shape shape = {7, 5};
+  const std::vector<std::pair<std::string, Program>> initial = {
+      {"zeros", Zeros(shape)},
+      {"full", Full(shape, 0.1)},
+      {"uniform", Uniform(shape, -1, 1, 7)},
+      {"normal", Normal(shape, 0.5, 2, 8)}};
+  for (const bool rows : {false, true}) {
+    for (const auto& [name, program] : initial) {
+      CreateOptions there = On(device_), here = On("cpu");
+      there.rows = here.rows = rows;
+      const testing::NewKernels kernels(host_.device());
+      const std::string label = absl::StrCat(name, rows ? "/rows" : "");
+      const RRef far = Must(trainer_->GetOrCreate("owner", label + "/there", program, there));
+      kernels.ExpectSome();
+      const RRef near = Must(trainer_->GetOrCreate("owner", label + "/here", program, here));
+      EXPECT_EQ(SevenRows(far, rows), SevenRows(near, rows)) << label;
+    }
+  }
+}
+
+// A device may round its functions differently than the CPU.
+TEST_P(DeviceWorkerTest, OtherInitialValuesAreMadeByTheCpu) {
+  ProgramBuilder builder;
+  const auto made = builder.Call(
+      "exp", {builder.Call("full", {}, {{"shape", std::vector<int64_t>{4}}, {"value", 0.1}})});
+  const Program program = Must(builder.Build({made}));
+  const std::optional<size_t> before = testing::KernelsGiven(host_.device());
+  const RRef far = Must(trainer_->GetOrCreate("owner", "there", program, On(device_)));
+  EXPECT_EQ(testing::KernelsGiven(host_.device()), before);
+  const RRef near = Must(trainer_->GetOrCreate("owner", "here", program, On("cpu")));
+  EXPECT_EQ(Read(*trainer_, far), Read(*trainer_, near));
 }
 
 // Those of the caller are there too.

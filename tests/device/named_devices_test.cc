@@ -62,6 +62,9 @@ class NamedDevicesTest : public ::testing::Test {
     ADD_FAILURE() << "no value is called " << name;
     return {};
   }
+  size_t KernelsOf(size_t device) {
+    return static_cast<EmulatedDevice&>(*devices_[device]).kernels_launched();
+  }
   void Lose(size_t device) {
     static_cast<EmulatedDevice&>(*devices_[device]).Lose("it fell off the bus");
   }
@@ -139,6 +142,25 @@ TEST_F(NamedDevicesTest, AFullDeviceNamesNeedBudgetAndUse) {
   EXPECT_EQ(devices_[0]->used_bytes(), 512 * kKiB);
   EXPECT_TRUE(Make("more", "emu:2", 768 * kKiB).ok()) << "the budget of emu:2 is its own";
   EXPECT_TRUE(Make("table", "emu:0", 512 * kKiB, /*rows=*/true).ok()) << "there is room for this";
+}
+
+// Nothing is copied there, for which there would be no room.
+TEST_F(NamedDevicesTest, AValueMayTakeAllOfADevice) {
+  Must(Make("w", "emu:0", 1024 * kKiB));
+  Must(Make("table", "emu:2", 2048 * kKiB, /*rows=*/true));
+  for (const std::shared_ptr<Device>& device : devices_)
+    EXPECT_EQ(device->used_bytes(), device->budget_bytes());
+}
+
+// When it has been made there, another device has the most room.
+TEST_F(NamedDevicesTest, AutoKeepsAValueWhereItWasMade) {
+  const size_t before = KernelsOf(1);
+  EXPECT_EQ(ChosenFor("w", 1200 * kKiB), "emu:2");
+  EXPECT_GT(KernelsOf(1), before) << "it was made elsewhere";
+  EXPECT_EQ(devices_[1]->used_bytes(), 1200 * kKiB);
+  EXPECT_EQ(ChosenFor("table", 700 * kKiB, /*rows=*/true), "emu:0");
+  EXPECT_GT(KernelsOf(0), 0u) << "it was made elsewhere";
+  EXPECT_EQ(devices_[0]->used_bytes(), 700 * kKiB);
 }
 
 // Beside the parameter, Adam needs a spare and two moments, and SGD a spare. Both also need room

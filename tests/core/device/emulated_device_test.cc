@@ -389,5 +389,67 @@ TEST(EmulatedDeviceTest, DevicesThatWereCreatedApartCannotWaitForEachOther) {
             absl::StatusCode::kUnimplemented);
 }
 
+TEST(EmulatedDeviceTest, CopyBytesBetweenDevicesIsDoneWhenItReturnsAndUsesNoHost) {
+  for (uint64_t seed = 0; seed < 8; ++seed) {
+    EmulatedDeviceOptions options;
+    options.seed = seed;
+    const auto devices = EmulatedDevice::Create(2, options);
+    ASSERT_TRUE(devices.ok());
+    EmulatedDevice &from = *(*devices)[0], &to = *(*devices)[1];
+    const auto target = NewFloats(to.default_stream(), kCount);
+    {
+      const auto source = NewFloats(from.default_stream(), kCount);
+      ASSERT_TRUE(Fill(from.default_stream(), *source, 4).ok());
+      from.RefuseOperation(1);
+      ASSERT_TRUE(CopyBytes(&to, target->data(), &from, source->data(), source->size()).ok());
+    }
+    // The memory of the source is used again.
+    const auto other = NewFloats(from.default_stream(), kCount);
+    EXPECT_FALSE(Fill(from.default_stream(), *other, 5).ok()) << "the copy was one to the host";
+    ASSERT_TRUE(Fill(from.default_stream(), *other, 5).ok());
+    ASSERT_TRUE(from.Synchronize().ok());
+    EXPECT_EQ(Read(to.default_stream(), *target), Equal(kCount, 4)) << "seed " << seed;
+  }
+}
+
+TEST(EmulatedDeviceTest, CopyBytesBetweenDevicesThatWereCreatedApartGoesThroughTheHost) {
+  const auto from = DeviceWithSeed(1), to = DeviceWithSeed(2);
+  const auto source = NewFloats(from->default_stream(), kCount);
+  const auto target = NewFloats(to->default_stream(), kCount);
+  ASSERT_TRUE(Fill(from->default_stream(), *source, 4).ok());
+  ASSERT_TRUE(CopyBytes(to.get(), target->data(), from.get(), source->data(), source->size()).ok());
+  EXPECT_EQ(Read(to->default_stream(), *target), Equal(kCount, 4));
+}
+
+TEST(EmulatedDeviceTest, CopyBytesSaysThatTheDeviceOfTheSourceIsLost) {
+  const auto devices = EmulatedDevice::Create(2, {});
+  ASSERT_TRUE(devices.ok());
+  EmulatedDevice &from = *(*devices)[0], &to = *(*devices)[1];
+  const auto source = NewFloats(from.default_stream(), kCount);
+  const auto target = NewFloats(to.default_stream(), kCount);
+  from.FailOperation(1);
+  ASSERT_TRUE(Fill(from.default_stream(), *source, 4).ok());
+  const absl::Status copied = CopyBytes(&to, target->data(), &from, source->data(), source->size());
+  EXPECT_EQ(copied.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(copied.message()), HasSubstr(from.name()));
+  EXPECT_TRUE(to.health().ok());
+}
+
+// The source is freed in the order of its own device, which knows nothing of the copy.
+TEST(EmulatedDeviceTest, CopyBytesWaitsForItsCopyEvenIfThereIsNoEvent) {
+  const auto devices = EmulatedDevice::Create(2, {});
+  ASSERT_TRUE(devices.ok());
+  EmulatedDevice &from = *(*devices)[0], &to = *(*devices)[1];
+  const auto target = NewFloats(to.default_stream(), kCount);
+  {
+    const auto source = NewFloats(from.default_stream(), kCount);
+    ASSERT_TRUE(Fill(from.default_stream(), *source, 4).ok());
+    to.RefuseEvent(1);
+    EXPECT_FALSE(CopyBytes(&to, target->data(), &from, source->data(), source->size()).ok());
+  }
+  ASSERT_TRUE(from.Synchronize().ok());
+  EXPECT_EQ(Read(to.default_stream(), *target), Equal(kCount, 4));
+}
+
 }  // namespace
 }  // namespace psd::testing
