@@ -94,9 +94,6 @@ HealthWatches::Step HealthWatches::Done(Watch watch) {
 HealthWatches::Steps HealthWatches::Stop() {
   MutexLock lock(mutex_);
   stopped_ = true;
-  for (auto& [watch, state] : watches_) {
-    if (!state.end.has_value()) state.end = Stopping();
-  }
   return NextOfAll();
 }
 
@@ -114,13 +111,15 @@ HealthWatches::Step HealthWatches::NextOf(State& state) const {
     if (state.done) step.kind = Step::kForget;
     return step;
   }
+  step.state = FindLocked(state.service).value_or(Response::SERVICE_UNKNOWN);
+  // The last state is told before a stop.
+  if (stopped_ && state.told == step.state && !state.end.has_value()) state.end = Stopping();
   if (state.end.has_value()) {
     state.finished = state.under_way = true;
     step.kind = Step::kFinish;
     step.end = *state.end;
     return step;
   }
-  step.state = FindLocked(state.service).value_or(Response::SERVICE_UNKNOWN);
   if (state.told == step.state) return step;
   state.told = step.state;
   state.under_way = true;

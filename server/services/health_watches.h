@@ -60,7 +60,7 @@ class HealthWatches {
   // To be called when gRPC has ended the call: the client has cancelled or gone, or the finish is
   // sent. May be called before Begin, on another thread.
   Step Done(Watch watch);
-  // Finishes all watches, including those that begin later.
+  // Finishes all watches when they have told their last state, and those that begin later at once.
   Steps Stop();
 
  private:

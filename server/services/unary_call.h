@@ -43,6 +43,8 @@ class UnaryCall {
 
  protected:
   ~UnaryCall() = default;
+  // To be called when what was charged for is gone.
+  void Release() { held_.clear(); }
 
  private:
   grpc::ServerContext context_;
@@ -59,8 +61,9 @@ struct UnaryMethod {
                                  grpc::ServerAsyncResponseWriter<grpc::ByteBuffer>*,
                                  grpc::CompletionQueue*, grpc::ServerCompletionQueue*, void* tag)>;
   Ask ask;
-  // Called before a request is parsed, with the bytes that it takes before and after parsing; for a
-  // large one in two parts. An error is the call's answer.
+  // Called before a request is parsed, with the bytes that it takes before and after parsing. A
+  // large one is charged in two calls: its bytes, and then what parsing adds. An error is the
+  // call's answer.
   std::function<grpc::Status(UnaryCall& call, size_t bytes)> charge;
   // Serves one call. Runs on one of the carrier's threads, or where `elsewhere` runs its tasks, so
   // it must not take long.
@@ -156,6 +159,7 @@ class ServedUnaryCall final : public UnaryCall, public carrier::CompletionTag {
 
   void Refuse(const grpc::Status& error) {
     received_.Clear();  // the client may take its time to read the error
+    Release();
     Finish(error);
   }
 

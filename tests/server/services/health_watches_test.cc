@@ -83,6 +83,20 @@ TEST_F(HealthWatchesTest, AFinishedWatchIsForgottenWhenItIsDone) {
   EXPECT_EQ(watches_.Done(watch).kind, Step::kForget);
 }
 
+TEST_F(HealthWatchesTest, AWatchThatIsBusyAtTheStopStillTellsItsLastState) {
+  watches_.Set("a", true);
+  HealthWatches::Watch watch = NewWatch();
+  EXPECT_EQ(watches_.Begin(watch, "a").kind, Step::kWrite);
+  EXPECT_THAT(watches_.Set("a", false), ::testing::IsEmpty());
+  EXPECT_THAT(watches_.Stop(), ::testing::IsEmpty());
+  const Step last = watches_.Completed(watch, true);
+  EXPECT_EQ(last.kind, Step::kWrite);
+  EXPECT_EQ(last.state, HealthCheckResponse::NOT_SERVING);
+  const Step end = watches_.Completed(watch, true);
+  EXPECT_EQ(end.kind, Step::kFinish);
+  EXPECT_EQ(end.end.error_code(), StatusCode::UNAVAILABLE);
+}
+
 TEST_F(HealthWatchesTest, AClientThatGoesAtOnceMayBeDoneBeforeItsWatchBegins) {
   HealthWatches::Watch watch = NewWatch();
   EXPECT_EQ(watches_.Done(watch).kind, Step::kNothing);

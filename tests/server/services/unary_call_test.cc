@@ -16,6 +16,7 @@
 #include "core/base/executor.h"
 #include "core/base/mutex.h"
 #include "proto/psd/v1/service.grpc.pb.h"
+#include "server/services/raw_messages.h"
 #include "tests/server/services/test_service_host.h"
 
 namespace psd::server {
@@ -31,7 +32,7 @@ v1::PullRequest Naming(size_t names) {
 }
 
 // Each of these names takes two bytes.
-const size_t kMostReadHere = kReadHere / 2;
+constexpr size_t kMostReadHere = kReadHere / 2;
 
 // Answers each pull with one version, the number of its names. Keeps what is to run elsewhere.
 class UnaryCallTest : public ::testing::Test {
@@ -124,6 +125,19 @@ TEST_F(UnaryCallTest, ALargeRequestForWhichThereIsNoMemoryDoesNotWait) {
   EXPECT_EQ(Pull(kMostReadHere + 1, &reply).error_code(), StatusCode::RESOURCE_EXHAUSTED);
   MutexLock lock(mutex_);
   EXPECT_TRUE(tasks_.empty());
+}
+
+// Its bytes count once: they are charged for before it waits.
+TEST_F(UnaryCallTest, ALargeRequestIsChargedForWhatItTakes) {
+  constexpr size_t kNames = kMostReadHere + 1;
+  grpc::ByteBuffer bytes;
+  ASSERT_TRUE(ToBytes(Naming(kNames), bytes).ok());
+  Bound(MemoryOf<v1::PullRequest>(bytes));
+  v1::PullReply reply;
+  std::future<grpc::Status> answered = Begin(kNames, &reply);
+  AwaitTask()();
+  EXPECT_TRUE(answered.get().ok());
+  host_.AwaitCalls(idle_calls_);
 }
 
 TEST_F(UnaryCallTest, ALargeRequestThatWouldTakeTooMuchMemoryWhenItIsParsedIsNotParsed) {
