@@ -1,6 +1,7 @@
 #pragma once
 
-// Starts a job for a case: one owner, which is a psd daemon, and this process as its trainer.
+// Starts the owner of a case, which is a psd daemon, alone or as a job with this process as its
+// trainer.
 
 #include <functional>
 #include <memory>

@@ -20,11 +20,7 @@ absl::Status CopyBetween(Device& to_device, std::byte* to, Device& from_device,
                          const std::byte* from, size_t bytes) {
   PSD_RETURN_IF_ERROR(AwaitCurrentWork(&from_device));
   const absl::Status added = CurrentStream(&to_device)->CopyFrom(to, from_device, from, bytes);
-  if (added.ok()) {
-    const absl::Status done = AwaitCurrentWork(&to_device);
-    // There may be no memory for an event, and the copy still reads what the caller may free.
-    return done.ok() ? done : (to_device.Synchronize().IgnoreError(), done);
-  }
+  if (added.ok()) return AwaitCurrentWork(&to_device);
   if (!absl::IsUnimplemented(added)) return added;
   PSD_ASSIGN_OR_RETURN(const std::shared_ptr<Block> staging, NewHeapAllocator()->Allocate(bytes));
   PSD_RETURN_IF_ERROR(from_device.CopyOut(staging->data(), from, bytes));

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "core/base/device.h"
-#include "core/base/status.h"
 #include "core/base/thread_modes.h"
 
 namespace psd {
@@ -23,8 +22,9 @@ Stream* CurrentStream(Device* device) {
 
 absl::Status AwaitCurrentWork(Device* device) {
   if (device == nullptr) return absl::OkStatus();
-  PSD_ASSIGN_OR_RETURN(const std::shared_ptr<Event> now, CurrentStream(device)->Record());
-  return now->Wait();
+  const absl::StatusOr<std::shared_ptr<Event>> now = CurrentStream(device)->Record();
+  if (!now.ok()) return device->Synchronize();  // there may be no memory for an event
+  return (*now)->Wait();
 }
 
 }  // namespace psd

@@ -119,7 +119,7 @@ class StreamScope {
 Stream* CurrentStream(Device* device);
 
 // Waits until the work is done that the thread's CurrentStream of `device` has now. Does nothing
-// for the host. Errors: those of Event::Wait.
+// for the host. Errors: UNAVAILABLE naming the device if it is lost.
 absl::Status AwaitCurrentWork(Device* device);
 
 }  // namespace psd

@@ -47,7 +47,7 @@ Future<EntryPtr> Changes::Apply(CreateValue change) {
   options.id = change.id;
   options.requires_grad = change.requires_grad && !change.rows;  // rows keep their own flag
   if (!change.rows) options.device = change.device;              // rows are made where they stay
-  options.fresh = change.program != nullptr;
+  options.fresh = change.program != nullptr && Initializes(change.program->program());
   return uses_.store.GetOrCreate(
       Changing(), change.name, options,
       [&] { return MakeValue(change, uses_.store, uses_.program_limits, uses_.memory); },

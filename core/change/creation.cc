@@ -85,16 +85,6 @@ absl::StatusOr<Tensor> Run(const program::CheckedProgram& program,
   return made.tensor();
 }
 
-// Whether a program only initialises a floating tensor: every device computes the same bits then.
-bool Initializes(const program::Program& program) {
-  if (program.instructions.size() != 1 || program.num_inputs != 0) return false;
-  const Attributes& attributes = program.instructions.front().attributes;
-  const auto dtype = attributes.find("dtype");
-  const auto* const number =
-      dtype == attributes.end() ? nullptr : std::get_if<int64_t>(&dtype->second);
-  return number == nullptr || IsFloating(static_cast<DType>(*number));
-}
-
 // Runs the program of `change` on `device`, where null is the host. Errors name the value.
 absl::StatusOr<Tensor> RunThere(const CreateValue& change, const program::ProgramLimits& limits,
                                 Device* device) {
@@ -115,7 +105,7 @@ absl::StatusOr<Tensor> RunCreation(const CreateValue& change, const program::Pro
     made = RunThere(change, own, device);
   // UNIMPLEMENTED: the device has no such kernel.
   if (absl::IsUnimplemented(made.status())) made = Run(*change.program, own);
-  // Errors of a device have a remedy and name its budget.
+  // Refusals by a device have a remedy already, and name its budget.
   const bool of_limits = device == nullptr || !HasRemedy(made.status());
   if (absl::IsResourceExhausted(made.status()) && of_limits)
     return WithBudget(made.status(), device, memory);
@@ -124,14 +114,25 @@ absl::StatusOr<Tensor> RunCreation(const CreateValue& change, const program::Pro
 
 }  // namespace
 
+bool Initializes(const program::Program& program) {
+  if (program.instructions.size() != 1 || program.num_inputs != 0) return false;
+  const program::Instruction& only = program.instructions.front();
+  const bool known =
+      only.op == "zeros" || only.op == "full" || only.op == "uniform" || only.op == "normal";
+  const auto dtype = only.attributes.find("dtype");
+  const auto* const number =
+      dtype == only.attributes.end() ? nullptr : std::get_if<int64_t>(&dtype->second);
+  return known && (number == nullptr || IsFloating(static_cast<DType>(*number)));
+}
+
 absl::StatusOr<Value> MakeValue(const CreateValue& change, store::Store& store,
                                 const program::ProgramLimits& limits, const MemoryBudget& memory) {
   absl::StatusOr<std::shared_ptr<Device>> device = store.FindDevice(change.device);
   if (!device.ok()) return Annotate(device.status(), change.name);
   // With kAutoDevice the result may turn out to be a value for the CPU.
   const MemoryAccount& hosted = *memory.hosted();
-  const bool certain = change.device != kAutoDevice ||
-                       (change.program != nullptr && Initializes(change.program->program()));
+  const bool initializes = change.program != nullptr && Initializes(change.program->program());
+  const bool certain = change.device != kAutoDevice || initializes;
   const bool cpu_is_larger = RoomOn(nullptr, hosted) > RoomOn(device->get(), hosted);
   Device* const bound = !certain && cpu_is_larger ? nullptr : device->get();
   Tensor elements = change.elements;
@@ -139,7 +140,7 @@ absl::StatusOr<Value> MakeValue(const CreateValue& change, store::Store& store,
     PSD_ASSIGN_OR_RETURN(elements, RunCreation(change, limits, bound, memory));
   }
   if (!change.rows) return Value(std::move(elements));
-  const bool made_there = change.program != nullptr && elements.device() != nullptr;
+  const bool made_there = initializes && elements.device() != nullptr;
   if (!made_there) {
     // With kAutoDevice another device may have more room by now.
     PSD_ASSIGN_OR_RETURN(device, store.FindDevice(change.device));

@@ -12,12 +12,16 @@
 
 namespace psd::change {
 
-// Runs the change's program without history, within `limits` and the free memory of the change's
-// device (with kAutoDevice, if the result may be a value for the CPU, of the chosen device or of
-// the CPU, whichever is more), or takes its elements. A program of one operator runs on the device,
-// so its result needs no memory of the host; all others run on the host, because devices round
-// differently, and a change that is made again must give the same bits. A table of rows gets memory
-// of the device; the store moves a tensor there. Errors: those of the program, of
+// Whether a program does nothing but initialise a floating tensor (zeros, full, uniform, normal).
+// All devices compute the same bits then, in memory that nobody else has.
+bool Initializes(const program::Program& program);
+
+// Takes the elements of the change, or runs its program, without history. A program that only
+// initialises runs on the change's device, if that has the kernel. All others run on the host,
+// because devices round differently, and a change that is made again must give the same bits. They
+// run within `limits` and the free memory of the device. With kAutoDevice the result may turn out
+// to be a value for the CPU; then the free memory of the CPU counts if it is more. A table of rows
+// gets memory of the device; a tensor gets it from the store. Errors: those of the program, of
 // Store::FindDevice, of the device and of Rows::Create; INVALID_ARGUMENT if the program does not
 // have exactly one result; RESOURCE_EXHAUSTED naming the budget, `memory` or that of the device,
 // and its use.

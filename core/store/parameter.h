@@ -178,7 +178,8 @@ class Parameter : public SmallObject, public std::enable_shared_from_this<Parame
   static std::shared_ptr<Parameter> Make(GlobalId id, const Tensor& like, bool requires_grad,
                                          VersionBuffer first, std::shared_ptr<Allocator> allocator,
                                          std::shared_ptr<VersionLock> versions);
-  // Called when the handle that Create returned is destroyed. Readers may still hold versions.
+  // Called when the handle that Create or Adopt returned is destroyed. Readers may still hold
+  // versions.
   void Close();
   // Requires: they share their VersionLock.
   static std::vector<PinPlan> PlansFor(absl::Span<Parameter* const> parameters);

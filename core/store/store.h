@@ -95,8 +95,9 @@ struct CreateOptions {
   // device. With kAutoDevice, the device for a parameter is chosen when it is made, and other
   // values are on the CPU.
   std::string device;
-  // Nobody else has the memory of the value. A parameter on a device keeps it then if it is there
-  // already, and with kAutoDevice wherever it is. Otherwise a parameter gets a copy.
+  // Nobody else has the memory of the value. A parameter keeps it then if it is a whole block on
+  // the device that is asked for, with kAutoDevice on any device of the store. Otherwise, and on
+  // the CPU, a parameter gets a copy.
   bool fresh = false;
 };
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "client/psd.h"
 #include "core/base/device.h"
 #include "core/device/emulated/emulated_device.h"
@@ -161,6 +162,17 @@ TEST_F(NamedDevicesTest, AutoKeepsAValueWhereItWasMade) {
   EXPECT_EQ(ChosenFor("table", 700 * kKiB, /*rows=*/true), "emu:0");
   EXPECT_GT(KernelsOf(0), 0u) << "it was made elsewhere";
   EXPECT_EQ(devices_[0]->used_bytes(), 700 * kKiB);
+}
+
+// The device has a remedy of its own.
+TEST_F(NamedDevicesTest, ADeviceThatRefusesMemoryNamesItsBudgetOnce) {
+  static_cast<EmulatedDevice&>(*devices_[0]).FailAllocation(1);
+  const absl::Status refused = Make("w", "emu:0", 16 * kKiB).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted) << refused;
+  EXPECT_THAT(std::string(refused.message()), AllOf(HasSubstr("w"), HasSubstr("emu:0")));
+  const std::vector<std::string> around = absl::StrSplit(refused.message(), "the budget");
+  EXPECT_LE(around.size(), 2u) << refused;
+  EXPECT_TRUE(Make("w", "emu:0", 16 * kKiB).ok());
 }
 
 // Beside the parameter, Adam needs a spare and two moments, and SGD a spare. Both also need room

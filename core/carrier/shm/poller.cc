@@ -25,7 +25,7 @@ constexpr int kEventsAtOnce = 64;
 // How long a thread to which something has just come sleeps before it sleeps until it is woken.
 // Meanwhile the bell need not interrupt it, which would take as long as the call that it is about.
 constexpr int kDozeMs = 2;
-// What comes more rarely than this is not worth a doze.
+// If a thread runs out of work more rarely than this, a doze is not worth its wake-up.
 constexpr absl::Duration kOften = absl::Milliseconds(100);
 
 }  // namespace

@@ -113,7 +113,7 @@ class ShmPoller {
   std::thread thread_;
   // Used only on the thread.
   bool came_ = false;                              // something came before the last wait
-  absl::Time quiet_since_ = absl::InfinitePast();  // when nothing was hot any more
+  absl::Time quiet_since_ = absl::InfinitePast();  // when the thread last ran out of work
 
   Mutex mutex_;  // leaf
   absl::flat_hash_map<int, std::shared_ptr<Watched>> watched_ PSD_GUARDED_BY(mutex_);
