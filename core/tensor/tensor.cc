@@ -272,14 +272,23 @@ namespace {
 absl::Status FillThere(Tensor& tensor, double value) {
   if (tensor.NumElements() == 0) return absl::OkStatus();
   Device* const device = tensor.device();
-  PSD_ASSIGN_OR_RETURN(StridedCopyKernel* const kernel, KernelOf(kStridedCopy, *device));
   PSD_ASSIGN_OR_RETURN(const Tensor one, Tensor::Full(Shape{}, tensor.dtype(), value));
   std::byte* const first = tensor.mutable_address();
   PSD_RETURN_IF_ERROR(CopyBytes(device, first, nullptr, one.raw_data(), one.NumBytes()));
-  const int64_t others = tensor.NumElements() - 1;
-  if (others == 0) return absl::OkStatus();
-  const int64_t stays = 0;
-  kernel(CurrentStream(device), first, &others, &stays, 1, one.NumBytes(), first + one.NumBytes());
+  if (const auto kernel = KernelOf(kStridedCopy, *device); kernel.ok()) {
+    const int64_t others = tensor.NumElements() - 1;
+    const int64_t stays = 0;
+    if (others > 0)
+      (*kernel)(CurrentStream(device), first, &others, &stays, 1, one.NumBytes(),
+                first + one.NumBytes());
+    return absl::OkStatus();
+  }
+  // The device has no kernels. Each copy doubles what has the value.
+  for (size_t filled = one.NumBytes(); filled < tensor.NumBytes();) {
+    const size_t bytes = std::min(filled, tensor.NumBytes() - filled);
+    PSD_RETURN_IF_ERROR(CopyBytes(device, first + filled, device, first, bytes));
+    filled += bytes;
+  }
   return absl::OkStatus();
 }
 

@@ -16,6 +16,7 @@
 #include "core/base/result_memory.h"
 #include "core/base/shared_allocator.h"
 #include "core/base/small_charges.h"
+#include "core/device/emulated/emulated_device.h"
 #include "core/tensor/ops/cast.h"
 #include "core/tensor/ops/shape_ops.h"
 #include "gtest/gtest.h"
@@ -98,6 +99,20 @@ TEST(TensorTest, CreationInEveryDType) {
   EXPECT_EQ(*Tensor::Full(Shape{}, DType::kI32, 1e30)->data<int32_t>(),
             std::numeric_limits<int32_t>::max());
   EXPECT_EQ(*Tensor::Full(Shape{}, DType::kI64, std::nan(""))->data<int64_t>(), 0);
+}
+
+TEST(TensorTest, CreationOnADeviceThatHasNoKernels) {
+  const std::shared_ptr<EmulatedDevice> device = (*EmulatedDevice::Create(1, {}))[0];
+  for (const DType dtype : {DType::kU8, DType::kBF16, DType::kF32, DType::kF64}) {
+    for (const int64_t elements : {0, 1, 2, 3, 1023, 1024, 1025}) {
+      const Shape shape{elements};
+      const Tensor there = *Tensor::Full(shape, dtype, 3, &device->memory());
+      EXPECT_EQ(there.device(), device.get());
+      EXPECT_TRUE(ops::Equal(*there.ToHost(), *Tensor::Full(shape, dtype, 3))) << elements;
+      const Tensor zeros = *Tensor::Zeros(shape, dtype, &device->memory());
+      EXPECT_TRUE(ops::Equal(*zeros.ToHost(), *Tensor::Zeros(shape, dtype))) << elements;
+    }
+  }
 }
 
 template <typename T>
