@@ -103,6 +103,7 @@ std::string EncodeMessageInfo(const MessageInfo& info) {
     out.add_upstream_incarnations(message.incarnation);
     out.add_upstream_counters(message.counter);
   }
+  out.set_takes_pieces(info.takes_pieces);
   return out.SerializeAsString();
 }
 
@@ -123,6 +124,7 @@ absl::StatusOr<MessageInfo> DecodeMessageInfo(const std::string& bytes) {
   for (int i = 0; i < in.upstream_counters_size(); ++i) {
     info.upstream.push_back({in.upstream_incarnations(i), in.upstream_counters(i)});
   }
+  info.takes_pieces = in.takes_pieces();
   return info;
 }
 

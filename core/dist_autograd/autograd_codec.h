@@ -24,6 +24,7 @@ struct MessageInfo {
   GlobalId message;                // no id if no tensor requires grad
   std::string requires_grad;       // one byte per tensor, 0 or 1; empty if none requires grad
   std::vector<GlobalId> upstream;  // messages that the sender had received
+  bool takes_pieces = false;       // whether the sender takes large gradients in pieces
 };
 std::string EncodeMessageInfo(const MessageInfo& info);
 absl::StatusOr<MessageInfo> DecodeMessageInfo(const std::string& bytes);
@@ -73,7 +74,8 @@ absl::StatusOr<AbortInfo> DecodeAbortInfo(const std::string& bytes);
 inline constexpr size_t kMaxReachedWorkers = 4096;
 struct GradientAnswer {
   std::vector<std::string> reached;  // workers that a context has reached
-  // If this is an error, the receiver could not read gradients that were lent, and took none.
+  // If this is an error, the receiver could not read gradients that were lent or left out, and took
+  // none.
   absl::Status refused;
 };
 std::string EncodeGradientAnswer(const GradientAnswer& answer);

@@ -192,8 +192,9 @@ absl::StatusOr<std::shared_ptr<SendFunction>> ContextState::AddSend(
   return Keep(std::make_shared<SendFunction>(ids_.Next(), variables));
 }
 
-absl::StatusOr<std::shared_ptr<SendFunction>> ContextState::AddSend(std::vector<LeafInfo> leaves) {
-  return Keep(std::make_shared<SendFunction>(ids_.Next(), std::move(leaves)));
+absl::StatusOr<std::shared_ptr<SendFunction>> ContextState::AddSend(std::vector<LeafInfo> leaves,
+                                                                    Device* device) {
+  return Keep(std::make_shared<SendFunction>(ids_.Next(), std::move(leaves), device));
 }
 
 absl::Status ContextState::Charge(size_t bytes) {

@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/autograd/variable.h"
+#include "core/base/device.h"
 #include "core/base/ids.h"
 #include "core/base/memory_budget.h"
 #include "core/base/mutex.h"
@@ -76,8 +77,9 @@ class ContextState {
   // Errors: RESOURCE_EXHAUSTED.
   absl::StatusOr<std::shared_ptr<SendFunction>> AddSend(const std::vector<Variable>& variables)
       PSD_EXCLUDES(mutex_);
-  // As above, for leaves of this worker, which have no graph.
-  absl::StatusOr<std::shared_ptr<SendFunction>> AddSend(std::vector<LeafInfo> leaves)
+  // As above, for leaves of this worker, which have no graph. `device` is that of SendFunction.
+  absl::StatusOr<std::shared_ptr<SendFunction>> AddSend(std::vector<LeafInfo> leaves,
+                                                        Device* device = nullptr)
       PSD_EXCLUDES(mutex_);
   // Errors: NOT_FOUND naming context and message.
   absl::StatusOr<std::shared_ptr<SendFunction>> FindSend(GlobalId message) const

@@ -23,9 +23,9 @@ const std::string* AttachmentOf(const rpc::Reply& reply) {
 std::unique_ptr<DistAutograd> DistAutograd::Create(rpc::RpcAgent& agent, IdSource& ids,
                                                    TimerQueue& timers, Executor& executor,
                                                    std::shared_ptr<MemoryBudget> memory,
-                                                   GradientLoans::Uses loans) {
+                                                   GradientMessages::Uses messages) {
   auto core =
-      std::make_shared<Core>(agent, ids, timers, executor, std::move(memory), std::move(loans));
+      std::make_shared<Core>(agent, ids, timers, executor, std::move(memory), std::move(messages));
   core->Register();
   return std::unique_ptr<DistAutograd>(new DistAutograd(std::move(core)));
 }
@@ -88,7 +88,7 @@ absl::StatusOr<std::vector<rpc::Attachment>> DistAutograd::WrapReply(
 }
 
 absl::StatusOr<std::vector<rpc::Attachment>> DistAutograd::WrapLeaves(
-    const std::shared_ptr<ContextState>& context, std::vector<LeafInfo> leaves) {
+    const std::shared_ptr<ContextState>& context, std::vector<LeafInfo> leaves, Device* device) {
   MessageInfo info;
   info.context = context->id();
   info.requires_grad.reserve(leaves.size());
@@ -98,8 +98,9 @@ absl::StatusOr<std::vector<rpc::Attachment>> DistAutograd::WrapLeaves(
                leaves.end());
   std::vector<rpc::Attachment> attachments;
   if (leaves.empty()) return attachments;
-  PSD_ASSIGN_OR_RETURN(auto send, context->AddSend(std::move(leaves)));
+  PSD_ASSIGN_OR_RETURN(auto send, context->AddSend(std::move(leaves), device));
   info.message = send->message();
+  info.takes_pieces = core_->TakesPieces(*send);
   attachments.push_back({kTag, EncodeMessageInfo(info)});
   return attachments;
 }

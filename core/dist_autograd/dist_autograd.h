@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "core/base/device.h"
 #include "core/base/executor.h"
 #include "core/base/future.h"
 #include "core/base/ids.h"
@@ -15,7 +16,7 @@
 #include "core/base/timer.h"
 #include "core/dist_autograd/backward_options.h"
 #include "core/dist_autograd/context.h"
-#include "core/dist_autograd/gradient_loans.h"
+#include "core/dist_autograd/gradient_messages.h"
 #include "core/rpc/rpc_agent.h"
 
 namespace psd::dist_autograd {
@@ -25,13 +26,13 @@ namespace psd::dist_autograd {
 // creator, and with the session of the worker that brought it here.
 class DistAutograd {
  public:
-  // Requires: `agent`, `ids`, `timers`, `executor` and the threads of `loans` outlive the result.
-  // Contexts that peers bring are charged to `memory`; if it is null, they are not charged. Without
-  // `loans`, gradients on devices are copied.
+  // Requires: `agent`, `ids`, `timers`, `executor` and what `messages` points to outlive the
+  // result. Contexts that peers bring are charged to `memory`; if it is null, they are not charged.
+  // Without `messages`, gradients on devices are copied.
   static std::unique_ptr<DistAutograd> Create(rpc::RpcAgent& agent, IdSource& ids,
                                               TimerQueue& timers, Executor& executor,
                                               std::shared_ptr<MemoryBudget> memory = nullptr,
-                                              GradientLoans::Uses loans = {});
+                                              GradientMessages::Uses messages = {});
   ~DistAutograd();
   DistAutograd(const DistAutograd&) = delete;
   DistAutograd& operator=(const DistAutograd&) = delete;
@@ -63,9 +64,12 @@ class DistAutograd {
   absl::StatusOr<std::vector<rpc::Attachment>> WrapReply(
       const std::shared_ptr<ContextState>& context, const std::vector<Variable>& variables);
   // As above, for tensors that are leaves of this worker, such as parameters. `leaves` has one
-  // element for each tensor of the answer; a leaf without a key does not require grad.
+  // element for each tensor of the answer; a leaf without a key does not require grad. `device` is
+  // the one that all leaves are on, and on which their gradients are wanted; null if they are on
+  // the host, or on several.
   absl::StatusOr<std::vector<rpc::Attachment>> WrapLeaves(
-      const std::shared_ptr<ContextState>& context, std::vector<LeafInfo> leaves);
+      const std::shared_ptr<ContextState>& context, std::vector<LeafInfo> leaves,
+      Device* device = nullptr);
   // For the caller, after the answer: makes variables of its tensors. Without a context they are
   // constants.
   absl::StatusOr<std::vector<Variable>> UnwrapReply(const std::shared_ptr<ContextState>& context,

@@ -53,7 +53,7 @@ void DistAutograd::Core::Close() {
   for (const auto& pass : table_.Passes()) {
     pass->Fail(absl::CancelledError(absl::StrCat("error on ", self_.name, ": it is stopping")), "");
   }
-  loans_.Close();
+  messages_.Close();
   gate_.Close();
 }
 
@@ -124,6 +124,7 @@ absl::StatusOr<std::string> DistAutograd::Core::Describe(ContextState& context,
   GraphWalk walk(context, self_.incarnation, GraphWalk::Upstream::kIgnore);
   PSD_RETURN_IF_ERROR(walk.From(send));
   for (const RecvFunction* recv : walk.receives()) info.upstream.push_back(recv->message());
+  info.takes_pieces = TakesPieces(*send);
   return EncodeMessageInfo(info);
 }
 
@@ -160,7 +161,7 @@ absl::StatusOr<std::vector<Variable>> DistAutograd::Core::Receive(ContextState& 
     upstream.push_back(message);
   }
   auto recv = std::make_shared<RecvFunction>(context.id(), info.message, sender.name, count,
-                                             std::move(upstream), foreign);
+                                             std::move(upstream), foreign, info.takes_pieces);
   context.CountRecv(sender.incarnation == self_.incarnation);
   std::vector<Variable> variables;
   variables.reserve(tensors.size());
@@ -188,7 +189,12 @@ absl::StatusOr<std::shared_ptr<Pass>> DistAutograd::Core::Join(const PassInfo& i
 }
 
 void DistAutograd::Core::OnGradient(const CallPtr& call) {
-  if (!GradientLoans::Lends(*call)) return AnswerGradient(call);
+  if (GradientMessages::LeavesOut(*call)) {
+    const absl::Status begun = FetchGradient(call);
+    if (!begun.ok()) call->Reply(ErrorOn(self_.name, begun));
+    return;
+  }
+  if (!GradientMessages::Lends(*call)) return AnswerGradient(call);
   // The executor runs this, because opening lent memory may take long.
   const absl::Status queued =
       RunOnExecutor(*call, [core = shared_from_this(), call] { core->AnswerGradient(call); });
@@ -196,6 +202,15 @@ void DistAutograd::Core::OnGradient(const CallPtr& call) {
   // A full executor is no reason to fail the pass: nobody waits for copies here.
   if (absl::IsResourceExhausted(queued)) return Refuse(call, queued);
   call->Reply(ErrorOn(self_.name, queued));
+}
+
+absl::Status DistAutograd::Core::FetchGradient(const CallPtr& call) {
+  PSD_ASSIGN_OR_RETURN(const Target target, TargetOf(*call));
+  return messages_.Fetch(call, target.send->device(), target.send->gradient_bytes(),
+                         [core = shared_from_this(), call](const absl::Status& fetched) {
+                           if (!fetched.ok()) return Refuse(call, fetched);
+                           core->AnswerGradient(call);
+                         });
 }
 
 void DistAutograd::Core::Refuse(const CallPtr& call, const absl::Status& why) {
@@ -207,25 +222,30 @@ void DistAutograd::Core::AnswerGradient(const CallPtr& call) {
   if (!status.ok()) call->Reply(ErrorOn(self_.name, status));
 }
 
+absl::StatusOr<DistAutograd::Core::Target> DistAutograd::Core::TargetOf(
+    const rpc::ServerCall& call) const {
+  const std::string* attachment = call.attachment(DistAutograd::kTag);
+  if (attachment == nullptr) return absl::InvalidArgumentError("gradients without their header");
+  Target target;
+  PSD_ASSIGN_OR_RETURN(target.info, DecodeGradientInfo(*attachment));
+  PSD_ASSIGN_OR_RETURN(const auto context, table_.Find(target.info.pass.context));
+  PSD_ASSIGN_OR_RETURN(target.send, context->FindSend(target.info.message));
+  return target;
+}
+
 // Everything is checked before anything changes.
 absl::Status DistAutograd::Core::TakeGradient(const CallPtr& call) {
-  const std::string* attachment = call->attachment(DistAutograd::kTag);
-  if (attachment == nullptr) return absl::InvalidArgumentError("gradients without their header");
-  PSD_ASSIGN_OR_RETURN(GradientInfo info, DecodeGradientInfo(*attachment));
-  PSD_ASSIGN_OR_RETURN(auto context, table_.Find(info.pass.context));
-  Arrival arrival;
-  PSD_ASSIGN_OR_RETURN(arrival.send, context->FindSend(info.message));
-  PSD_ASSIGN_OR_RETURN(ArrivedGradients arrived, loans_.Decode(*call));
+  PSD_ASSIGN_OR_RETURN(Target target, TargetOf(*call));
+  PSD_ASSIGN_OR_RETURN(ArrivedGradients arrived, messages_.Decode(*call));
   if (!arrived.refused.ok()) {
     Refuse(call, arrived.refused);
     return absl::OkStatus();
   }
-  arrival.gradients = std::move(arrived.gradients);
-  PSD_RETURN_IF_ERROR(arrival.send->CheckGradients(arrival.gradients));
+  PSD_RETURN_IF_ERROR(target.send->CheckGradients(arrived.gradients));
   if (!call->BeginApply()) return absl::CancelledError("cancelled before it was applied");
-  PSD_ASSIGN_OR_RETURN(auto pass, Join(info.pass));
-  arrival.call = call;
-  pass->Receive(std::move(arrival), info.start, info.expected);
+  PSD_ASSIGN_OR_RETURN(auto pass, Join(target.info.pass));
+  Arrival arrival{std::move(target.send), std::move(arrived.gradients), call};
+  pass->Receive(std::move(arrival), target.info.start, target.info.expected);
   if (draining_) pass->FailIfWaiting(Draining());
   return absl::OkStatus();
 }

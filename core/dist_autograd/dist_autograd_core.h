@@ -17,9 +17,11 @@
 #include "core/base/ids.h"
 #include "core/base/memory_budget.h"
 #include "core/base/timer.h"
+#include "core/dist_autograd/autograd_codec.h"
 #include "core/dist_autograd/context_table.h"
 #include "core/dist_autograd/dist_autograd.h"
-#include "core/dist_autograd/gradient_loans.h"
+#include "core/dist_autograd/functions.h"
+#include "core/dist_autograd/gradient_messages.h"
 #include "core/dist_autograd/pass.h"
 #include "core/rpc/draining.h"
 #include "core/rpc/rpc_agent.h"
@@ -32,14 +34,14 @@ namespace psd::dist_autograd {
 class DistAutograd::Core : public PassHost, public std::enable_shared_from_this<Core> {
  public:
   Core(rpc::RpcAgent& agent, IdSource& ids, TimerQueue& timers, Executor& executor,
-       std::shared_ptr<MemoryBudget> memory, GradientLoans::Uses loans)
+       std::shared_ptr<MemoryBudget> memory, GradientMessages::Uses messages)
       : agent_(agent),
         ids_(ids),
         timers_(timers),
         executor_(executor),
         self_(agent.self()),
         table_(agent.self(), ids, std::move(memory)),
-        loans_(std::move(loans)) {}
+        messages_(std::move(messages)) {}
 
   void Register();
   void Close();
@@ -55,6 +57,10 @@ class DistAutograd::Core : public PassHost, public std::enable_shared_from_this<
   absl::StatusOr<std::vector<Variable>> Receive(ContextState& context, const rpc::PeerInfo& sender,
                                                 const MessageInfo& info,
                                                 std::vector<Tensor> tensors);
+  // Whether gradients of the message are taken in pieces: they are wanted on a device.
+  bool TakesPieces(const SendFunction& send) const {
+    return send.device() != nullptr && messages_.WantsPieces();
+  }
   Future<Unit> Start(const std::shared_ptr<ContextState>& context,
                      absl::StatusOr<std::vector<Root>> roots, const BackwardOptions& options);
 
@@ -84,7 +90,7 @@ class DistAutograd::Core : public PassHost, public std::enable_shared_from_this<
   absl::Status RunOwn(Task task) override {
     return Submit({WorkLabel::Kind::kOwn, {}}, std::move(task));
   }
-  GradientLoans& loans() override { return loans_; }
+  GradientMessages& messages() override { return messages_; }
   void PassEnded(const Pass& pass) override {
     table_.EndPass(pass.info().context, pass.info().pass);
   }
@@ -99,9 +105,17 @@ class DistAutograd::Core : public PassHost, public std::enable_shared_from_this<
   }
   absl::StatusOr<std::shared_ptr<Pass>> Join(const PassInfo& info);
   void OnGradient(const CallPtr& call);
+  // Takes the gradients of a request when what it leaves out has been fetched.
+  absl::Status FetchGradient(const CallPtr& call);
   void AnswerGradient(const CallPtr& call);
   absl::Status TakeGradient(const CallPtr& call);
-  // Asks for copies of gradients that were lent.
+  // The message for which a request has gradients.
+  struct Target {
+    GradientInfo info;
+    std::shared_ptr<SendFunction> send;
+  };
+  absl::StatusOr<Target> TargetOf(const rpc::ServerCall& call) const;
+  // Asks for copies of gradients that were lent or left out.
   static void Refuse(const CallPtr& call, const absl::Status& why);
   void OnMark(const CallPtr& call);
   void OnAbort(const CallPtr& call);
@@ -118,7 +132,7 @@ class DistAutograd::Core : public PassHost, public std::enable_shared_from_this<
   Executor& executor_;
   const rpc::PeerInfo self_;
   ContextTable table_;
-  GradientLoans loans_;
+  GradientMessages messages_;
   rref::Gate gate_;
   std::atomic<bool> draining_{false};
 };

@@ -10,6 +10,7 @@
 #include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/store/on_device.h"
+#include "core/tensor/dtype.h"
 #include "core/tensor/tensor.h"
 
 namespace psd::dist_autograd {
@@ -22,6 +23,14 @@ Edges GradientEdges(const std::vector<Variable>& variables) {
     if (variable.requires_grad()) edges.push_back(variable.gradient_edge());
   }
   return edges;
+}
+
+// Returns the device that all have in common; null if there is none.
+Device* CommonDevice(const std::vector<Device*>& devices) {
+  const bool common = !devices.empty() &&
+                      std::all_of(devices.begin(), devices.end(),
+                                  [&](const Device* device) { return device == devices.front(); });
+  return common ? devices.front() : nullptr;
 }
 
 // Whether `node` takes gradients on any device.
@@ -40,10 +49,20 @@ SendFunction::SendFunction(GlobalId message, const std::vector<Variable>& variab
     sent_.push_back({{}, variable.shape(), variable.dtype(), 0});
     devices_.push_back(variable.tensor().device());
   }
+  const bool all_take_any = std::all_of(
+      next().begin(), next().end(), [](const Edge& edge) { return TakesAnyDevice(*edge.node); });
+  if (!all_take_any) device_ = CommonDevice(devices_);
 }
 
-SendFunction::SendFunction(GlobalId message, std::vector<LeafInfo> leaves)
-    : message_(message), leaves_(true), sent_(std::move(leaves)) {}
+SendFunction::SendFunction(GlobalId message, std::vector<LeafInfo> leaves, Device* device)
+    : message_(message), leaves_(true), sent_(std::move(leaves)), device_(device) {}
+
+size_t SendFunction::gradient_bytes() const {
+  size_t bytes = 0;
+  for (const LeafInfo& each : sent_)
+    bytes += static_cast<size_t>(each.shape.NumElements()) * ItemSize(each.dtype);
+  return bytes;
+}
 
 absl::Status SendFunction::Apply(const PassContext& /*pass*/, absl::Span<Tensor> gradients,
                                  absl::Span<Tensor> results) {
@@ -96,13 +115,14 @@ absl::Status SendFunction::FillZeros(Tensors& gradients) const {
 }
 
 RecvFunction::RecvFunction(GlobalId context, GlobalId message, std::string peer, int tensors,
-                           std::vector<GlobalId> upstream, bool foreign)
+                           std::vector<GlobalId> upstream, bool foreign, bool takes_pieces)
     : context_(context),
       message_(message),
       peer_(std::move(peer)),
       tensors_(tensors),
       upstream_(std::move(upstream)),
-      foreign_(foreign) {}
+      foreign_(foreign),
+      takes_pieces_(takes_pieces) {}
 
 absl::Status RecvFunction::Apply(const PassContext& pass, absl::Span<Tensor> gradients,
                                  absl::Span<Tensor>) {

@@ -3,6 +3,7 @@
 // The graph nodes at the two ends of a message: the send function on the sender and the recv
 // function on the receiver.
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -24,8 +25,9 @@ class SendFunction : public ListNode {
   // Has an edge to each of `variables` that requires grad, in order.
   SendFunction(GlobalId message, const std::vector<Variable>& variables);
   // For leaves, which have no graph: no engine runs this node, and gradients are collected as they
-  // arrive. Requires: there is at least one leaf.
-  SendFunction(GlobalId message, std::vector<LeafInfo> leaves);
+  // arrive. `device` is the one that all leaves are on; null if they are on the host, or on
+  // several. Requires: there is at least one leaf.
+  SendFunction(GlobalId message, std::vector<LeafInfo> leaves, Device* device);
 
   absl::string_view Name() const override { return "Send"; }
   int NumInputs() const override { return static_cast<int>(sent_.size()); }
@@ -37,6 +39,11 @@ class SendFunction : public ListNode {
   absl::Span<const LeafInfo> leaves() const {
     return leaves_ ? absl::MakeConstSpan(sent_) : absl::Span<const LeafInfo>();
   }
+  // The device on which gradients are wanted: the one that has all tensors that require grad. Null
+  // if there is no such device, or if all nodes behind this one take gradients on any device.
+  Device* device() const { return device_; }
+  // The size of the gradients if none is missing.
+  size_t gradient_bytes() const;
   // Checks number, shape and dtype of gradients that have arrived. An undefined gradient means that
   // none came for that tensor, an empty list that none came at all. Errors: INVALID_ARGUMENT naming
   // the message, the gradient, and the expected and actual form.
@@ -51,6 +58,7 @@ class SendFunction : public ListNode {
   // For each of these the device that it is on, where null is the host.
   // Empty for leaves.
   std::vector<Device*> devices_;
+  Device* device_ = nullptr;
 };
 
 // The node for tensors that were received. It sends the gradients of all of them back to the sender
@@ -58,7 +66,7 @@ class SendFunction : public ListNode {
 class RecvFunction : public Node {
  public:
   RecvFunction(GlobalId context, GlobalId message, std::string peer, int tensors,
-               std::vector<GlobalId> upstream, bool foreign);
+               std::vector<GlobalId> upstream, bool foreign, bool takes_pieces);
 
   absl::string_view Name() const override { return "Recv"; }
   int NumInputs() const override { return tensors_; }
@@ -78,6 +86,8 @@ class RecvFunction : public Node {
   // Whether the tensors also depend on messages of other workers. The sender must then be asked to
   // mark them.
   bool foreign() const { return foreign_; }
+  // Whether the sender takes large gradients in pieces (core/device_pieces).
+  bool takes_pieces() const { return takes_pieces_; }
 
  private:
   const GlobalId context_;
@@ -86,6 +96,7 @@ class RecvFunction : public Node {
   const int tensors_;
   const std::vector<GlobalId> upstream_;
   const bool foreign_;
+  const bool takes_pieces_;
 };
 
 // The sink of a distributed pass. It takes the gradients of leaves and those for other workers.

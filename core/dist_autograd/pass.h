@@ -20,7 +20,7 @@
 #include "core/dist_autograd/autograd_codec.h"
 #include "core/dist_autograd/context.h"
 #include "core/dist_autograd/functions.h"
-#include "core/dist_autograd/gradient_loans.h"
+#include "core/dist_autograd/gradient_messages.h"
 #include "core/dist_autograd/graph_walk.h"
 #include "core/rpc/rpc_agent.h"
 
@@ -46,7 +46,7 @@ class PassHost {
   virtual absl::Status RunOnExecutor(const rpc::ServerCall& call, Task task) = 0;
   // Runs `task` as work of this worker itself.
   virtual absl::Status RunOwn(Task task) = 0;
-  virtual GradientLoans& loans() = 0;
+  virtual GradientMessages& messages() = 0;
   // Called once when the pass is over on this worker, before any call is answered.
   virtual void PassEnded(const Pass& pass) = 0;
 };

@@ -44,21 +44,20 @@ absl::Status Pass::Deliver(const RecvFunction& recv, Tensors gradients) {
     ++outstanding_;
   }
   outgoing->gradients = std::move(gradients);
-  PSD_ASSIGN_OR_RETURN(outgoing->message,
-                       host_->loans().Encode(outgoing->peer, outgoing->gradients));
+  PSD_ASSIGN_OR_RETURN(
+      outgoing->message,
+      host_->messages().Encode(outgoing->peer, outgoing->gradients, recv.takes_pieces()));
   Send(outgoing);
   return absl::OkStatus();
 }
 
 void Pass::Send(const OutgoingPtr& outgoing) {
-  if (!outgoing->message.lends()) {
-    outgoing->gradients.clear();
-    return SendNow(outgoing);
-  }
-  host_->loans().WhenWritten(outgoing->message.written,
-                             [self = shared_from_this(), outgoing](const absl::Status& written) {
-                               self->OnWritten(outgoing, written);
-                             });
+  if (outgoing->message.whole()) outgoing->gradients.clear();
+  if (!outgoing->message.lends()) return SendNow(outgoing);
+  host_->messages().WhenWritten(outgoing->message.written,
+                                [self = shared_from_this(), outgoing](const absl::Status& written) {
+                                  self->OnWritten(outgoing, written);
+                                });
 }
 
 void Pass::OnWritten(const OutgoingPtr& outgoing, const absl::Status& written) {
@@ -68,7 +67,7 @@ void Pass::OnWritten(const OutgoingPtr& outgoing, const absl::Status& written) {
     over = done_;
   }
   if (written.ok() && !over) return SendNow(outgoing);
-  host_->loans().TakeBack(outgoing->message);
+  host_->messages().Drop(outgoing->peer, outgoing->message);
   if (!written.ok()) Fail(ErrorOn(host_->self().name, written), "");
 }
 
@@ -77,8 +76,8 @@ void Pass::SendNow(const OutgoingPtr& outgoing) {
   request.method = "autograd.gradient";
   request.only_incarnation = outgoing->peer.incarnation;
   request.attachments.push_back({kAutogradTag, EncodeGradientInfo(outgoing->info)});
-  if (outgoing->message.lends())
-    request.attachments.push_back(GradientLoans::AttachmentOf(outgoing->message));
+  for (rpc::Attachment& each : GradientMessages::AttachmentsOf(outgoing->message))
+    request.attachments.push_back(std::move(each));
   request.payload = std::move(outgoing->message.payload);
   host_->Send(outgoing->peer.name, std::move(request), info_.timeout)
       .OnReady([self = shared_from_this(), outgoing](const absl::StatusOr<rpc::Reply>& reply) {
@@ -89,22 +88,23 @@ void Pass::SendNow(const OutgoingPtr& outgoing) {
 void Pass::OnAnswered(const OutgoingPtr& outgoing, const absl::StatusOr<rpc::Reply>& reply) {
   const absl::StatusOr<GradientAnswer> answer =
       reply.ok() ? DecodeGradientAnswer(reply->payload.header) : reply.status();
-  const bool lends = outgoing->message.lends();
+  const bool whole = outgoing->message.whole();
   const absl::Status refused = answer.ok() ? answer->refused : absl::OkStatus();
-  if (lends) host_->loans().OnAnswered(outgoing->peer, outgoing->message, answer.status(), refused);
+  if (!whole)
+    host_->messages().OnAnswered(outgoing->peer, outgoing->message, answer.status(), refused);
   if (!answer.ok()) return OnDelivered(outgoing->peer.name, answer.status());
   if (refused.ok()) {
     context_->AddReached(answer->reached);
     return OnDelivered(outgoing->peer.name, absl::OkStatus());
   }
-  if (!lends) return OnDelivered(outgoing->peer.name, refused);
-  // This thread reads the network, and the copies wait for the device. The event has passed, and
-  // the thread that takes it has room when the executor has none.
-  host_->loans().WhenWritten(outgoing->message.written,
-                             [self = shared_from_this(), outgoing](const absl::Status& written) {
-                               if (written.ok()) return self->SendAgain(outgoing);
-                               self->Fail(ErrorOn(self->host_->self().name, written), "");
-                             });
+  if (whole) return OnDelivered(outgoing->peer.name, refused);
+  // This thread reads the network, and the copies wait for the device. The thread that takes the
+  // event has room when the executor has none.
+  host_->messages().WhenWritten(outgoing->message.written,
+                                [self = shared_from_this(), outgoing](const absl::Status& written) {
+                                  if (written.ok()) return self->SendAgain(outgoing);
+                                  self->Fail(ErrorOn(self->host_->self().name, written), "");
+                                });
 }
 
 void Pass::SendAgain(const OutgoingPtr& outgoing) {
@@ -112,7 +112,7 @@ void Pass::SendAgain(const OutgoingPtr& outgoing) {
     MutexLock lock(mutex_);
     if (done_) return;
   }
-  absl::StatusOr<GradientMessage> copies = GradientLoans::EncodeCopies(outgoing->gradients);
+  absl::StatusOr<GradientMessage> copies = GradientMessages::EncodeCopies(outgoing->gradients);
   if (!copies.ok()) return Fail(ErrorOn(host_->self().name, copies.status()), "");
   outgoing->message = *std::move(copies);
   Send(outgoing);

@@ -17,6 +17,7 @@
 #include "core/carrier/passed_descriptors.h"
 #include "core/carrier/shm/host_factory.h"
 #include "core/device_loans/device_loans.h"
+#include "core/device_pieces/device_pulls.h"
 #include "core/dist_autograd/exchange.h"
 #include "core/rref/creation_gate.h"
 #include "core/runtime/function_host.h"
@@ -163,17 +164,18 @@ absl::Status Runtime::Assemble() {
   peers_ = std::make_unique<rpc::PeerDirectory>(*agent_);
   peers_->SetRegistrar(options_.registrar);
   rrefs_->FindPeersWith([this](const std::string& worker) { return peers_->Find(worker); });
+  pulls_ = std::make_unique<device_pieces::DevicePulls>(*agent_, *completions_, *loans_);
   autograd_ = dist_autograd::DistAutograd::Create(
       *agent_, ids_, *timers_, *executor_,
       options_.memory->limit_bytes() != 0 ? options_.memory : nullptr,
-      {loans_, completions_.get()});
+      {loans_, completions_.get(), pulls_.get(), agent_.get(), executor_.get(), options_.clock});
   creations_ = std::make_unique<rref::CreationGate>(*rrefs_, *options_.clock, *timers_);
   exchange_ = std::make_unique<dist_autograd::Exchange>(agent_->self(), *rrefs_, *autograd_);
   programs_ = std::make_unique<program::ProgramCache>(options_.program_cache_entries, pool.memory);
   values_ = std::make_unique<services::ValueService>(services::ValueService::Uses{
       *agent_, *store_, *changes_, *rrefs_, *creations_, *autograd_, *exchange_,
       *options_.operators, options_.program_limits, *executor_, continuations_, *completions_,
-      *options_.clock, loans_});
+      *options_.clock, loans_, *pulls_});
   function_host_ = std::make_shared<RuntimeFunctionHost>(*this, agent_->self());
   calls_ = std::make_unique<services::CallService>(services::CallService::Uses{
       *agent_, *store_, *rrefs_, *creations_, *exchange_, *options_.operators,

@@ -48,6 +48,10 @@ namespace psd::device_loans {
 class DeviceLoans;
 }  // namespace psd::device_loans
 
+namespace psd::device_pieces {
+class DevicePulls;
+}  // namespace psd::device_pieces
+
 namespace psd::services {
 class CallService;
 class CheckpointService;
@@ -208,6 +212,7 @@ class Runtime {
   std::shared_ptr<ThreadPool> continuations_;  // shared with futures that users hold
   std::shared_ptr<TimerQueue> timers_;         // shared with the agent
   std::unique_ptr<rpc::RpcAgent> agent_;
+  std::unique_ptr<device_pieces::DevicePulls> pulls_;
   std::unique_ptr<rpc::PeerDirectory> peers_;
   // Declared before the store, which hosts optimizers that use it.
   std::unique_ptr<change::Changes> changes_;

@@ -17,9 +17,9 @@
 #include "client/psd.h"
 #include "core/base/unique_fd.h"
 #include "core/device_loans/device_loans.h"
+#include "core/device_pieces/piece_methods.h"
 #include "core/runtime/runtime.h"
 #include "core/services/status/status_service.h"
-#include "core/services/values/value_methods.h"
 #include "core/store/parameter.h"
 #include "core/store/store.h"
 #include "gmock/gmock.h"
@@ -36,7 +36,7 @@ namespace {
 using ::testing::SizeIs;
 
 // The parameter has two pieces and a short one.
-constexpr auto kElements = static_cast<int64_t>(2 * services::kPieceBytes / sizeof(float) + 3);
+constexpr auto kElements = static_cast<int64_t>(2 * device_pieces::kPieceBytes / sizeof(float) + 3);
 constexpr size_t kBytes = static_cast<size_t>(kElements) * sizeof(float);
 
 // This program, started again as a trainer (tests/device/borrowing_trainer.h). CUDA does not work

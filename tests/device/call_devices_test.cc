@@ -15,7 +15,7 @@
 #include "core/base/buffer.h"
 #include "core/base/device.h"
 #include "core/device/emulated/emulated_device.h"
-#include "core/services/values/value_methods.h"
+#include "core/device_pieces/piece_methods.h"
 #include "core/tensor/tensor.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -95,7 +95,7 @@ INSTANTIATE_TEST_SUITE_P(Seeds, CallDevicesTest, ::testing::Values(0, 1));
 
 // No map between the devices of the workers is needed: owner and caller each name their own.
 TEST_P(CallDevicesTest, RPC_64_ACallGivesItsTensorsWhereTheCallerWantsThem) {
-  constexpr auto kLarge = static_cast<int64_t>(services::kPieceBytes);  // four pieces
+  constexpr auto kLarge = static_cast<int64_t>(device_pieces::kPieceBytes);  // four pieces
   const std::vector<RRef> values = {Make("owner", "w", "emu:0"), Make("owner", "b", "cpu"),
                                     Make("owner", "large", "emu:0", kLarge)};
   for (Device* device : {static_cast<Device*>(nullptr), static_cast<Device*>(devices_[0].get()),

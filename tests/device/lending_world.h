@@ -11,14 +11,15 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "client/psd.h"
 #include "client/runtime_of.h"
 #include "core/device/emulated/emulated_device.h"
 #include "core/device_loans/device_loans.h"
+#include "core/device_pieces/piece_methods.h"
 #include "core/rpc/rpc_agent.h"
 #include "core/runtime/runtime.h"
 #include "core/services/status/status_service.h"
-#include "core/services/values/value_methods.h"
 #include "core/store/parameter.h"
 #include "core/store/store.h"
 #include "proto/psd/v1/status.pb.h"
@@ -30,7 +31,7 @@ namespace psd::testing {
 
 // Each parameter has two pieces and a short one.
 inline constexpr auto kElements =
-    static_cast<int64_t>(2 * services::kPieceBytes / sizeof(float) + 3);
+    static_cast<int64_t>(2 * device_pieces::kPieceBytes / sizeof(float) + 3);
 inline constexpr size_t kBytes = static_cast<size_t>(kElements) * sizeof(float);
 
 inline std::vector<float> ElementsThere(const Tensor& tensor) {
@@ -141,5 +142,37 @@ class World {
   std::unique_ptr<Worker> trainer_;
   CallOptions there_;
 };
+
+// A trainer's calls in one context, all results on its device.
+class Step {
+ public:
+  explicit Step(World& world)
+      : world_(world), context_(Must(world.trainer()->NewContext())), options_(world.there()) {
+    options_.context = &context_;
+  }
+
+  Variable Fetch(const RRef& parameter) {
+    return *Must(world_.trainer()->ToHere({parameter}, options_))[0].As<Variable>();
+  }
+  // Computes the product of two values of the owner there.
+  Variable ProductThere(const RRef& a, const RRef& b) {
+    const Function mul = Function::Operator("mul", 2);
+    return *Must(world_.trainer()->RpcSync("owner", mul, {a, b}, options_))[0].As<Variable>();
+  }
+  absl::Status Backward(const Variable& loss) { return context_.Backward({loss}); }
+  std::vector<float> Gradient(const RRef& parameter) {
+    return Elements(Must(context_.Gradient(parameter)));
+  }
+  Context& context() { return context_; }
+
+ private:
+  World& world_;
+  Context context_;
+  CallOptions options_;
+};
+
+inline Variable SumOfSquares(const Variable& x) {
+  return Sum(Mul(x, x));
+}
 
 }  // namespace psd::testing

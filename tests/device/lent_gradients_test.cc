@@ -31,39 +31,9 @@ using ::testing::HasSubstr;
 using testing::kBytes;
 using testing::kElements;
 using testing::Sharing;
+using testing::Step;
+using testing::SumOfSquares;
 using testing::World;
-
-// A trainer's calls in one context, all results on its device.
-class Step {
- public:
-  explicit Step(World& world)
-      : world_(world), context_(Must(world.trainer()->NewContext())), options_(world.there()) {
-    options_.context = &context_;
-  }
-
-  Variable Fetch(const RRef& parameter) {
-    return *Must(world_.trainer()->ToHere({parameter}, options_))[0].As<Variable>();
-  }
-  // Computes the product of two values of the owner there.
-  Variable ProductThere(const RRef& a, const RRef& b) {
-    const Function mul = Function::Operator("mul", 2);
-    return *Must(world_.trainer()->RpcSync("owner", mul, {a, b}, options_))[0].As<Variable>();
-  }
-  absl::Status Backward(const Variable& loss) { return context_.Backward({loss}); }
-  std::vector<float> Gradient(const RRef& parameter) {
-    return Elements(Must(context_.Gradient(parameter)));
-  }
-  Context& context() { return context_; }
-
- private:
-  World& world_;
-  Context context_;
-  CallOptions options_;
-};
-
-Variable SumOfSquares(const Variable& x) {
-  return Sum(Mul(x, x));
-}
 
 class LentGradientsTest : public ::testing::TestWithParam<uint64_t> {
  protected:

@@ -18,11 +18,12 @@
 #include "core/base/future.h"
 #include "core/base/ids.h"
 #include "core/device/emulated/emulated_device.h"
+#include "core/device_pieces/device_pulls.h"
+#include "core/device_pieces/piece_methods.h"
 #include "core/rpc/declared_method.h"
 #include "core/rpc/message_io.h"
 #include "core/rpc/rpc_agent.h"
 #include "core/runtime/runtime.h"
-#include "core/services/values/device_pulls.h"
 #include "core/services/values/value_methods.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -35,8 +36,8 @@
 namespace psd {
 namespace {
 
-using services::DevicePulls;
-using services::kPieceBytes;
+using device_pieces::DevicePulls;
+using device_pieces::kPieceBytes;
 using ::testing::HasSubstr;
 
 // The parameter has two pieces and a short one.
@@ -70,7 +71,7 @@ class PullRequestsTest : public ::testing::Test {
     request.set_in_pieces(true);
     const rpc::Reply reply = Must(
         rpc::Ask(from.runtime().agent(), services::kValueFetch, {"owner"}, request, {}).Wait());
-    const std::string* const left_out = reply.attachment(services::kLeftOutTag);
+    const std::string* const left_out = reply.attachment(device_pieces::kLeftOutTag);
     if (left_out == nullptr) return 0;
     const auto parsed = Must(rpc::ParseMessage<v1::LeftOut>(*left_out, "the test"));
     EXPECT_EQ(parsed.bytes(0), kBytes);
@@ -83,7 +84,7 @@ class PullRequestsTest : public ::testing::Test {
     request.set_number(number);
     request.set_offset(offset);
     request.set_bytes(bytes);
-    return rpc::Ask(from.runtime().agent(), services::kValuePiece, {"owner"}, request, {});
+    return rpc::Ask(from.runtime().agent(), device_pieces::kValuePiece, {"owner"}, request, {});
   }
   // As Ask, and waits. Expects that a piece has the bytes that were asked for.
   absl::Status Get(TestOwner& from, uint64_t pull, uint32_t number, uint64_t offset,
@@ -102,7 +103,7 @@ class PullRequestsTest : public ::testing::Test {
   absl::Status End(TestOwner& from, uint64_t pull) {
     v1::PullEnd end;
     end.set_pull(pull);
-    return rpc::Ask(from.runtime().agent(), services::kValueEndPull, {"owner"}, end, {})
+    return rpc::Ask(from.runtime().agent(), device_pieces::kValueEndPull, {"owner"}, end, {})
         .Wait()
         .status();
   }

@@ -14,7 +14,7 @@
 
 #include "client/psd.h"
 #include "core/base/buffer.h"
-#include "core/services/values/value_methods.h"
+#include "core/device_pieces/piece_methods.h"
 #include "core/store/parameter.h"
 #include "core/store/store.h"
 #include "gtest/gtest.h"
@@ -27,7 +27,7 @@ namespace psd {
 template <typename AnyDevice>
 class PullsInPieces : public ::testing::TestWithParam<uint64_t> {
  protected:
-  static constexpr size_t kPieceBytes = services::kPieceBytes;
+  static constexpr size_t kPieceBytes = device_pieces::kPieceBytes;
   // Each parameter has eight pieces and a short one.
   static constexpr size_t kPieces = 9;
   static constexpr auto kElements = static_cast<int64_t>(8 * kPieceBytes / sizeof(float) + 3);

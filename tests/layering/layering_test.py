@@ -17,7 +17,8 @@ STORE = AUTOGRAD | {"core/store"}
 PROGRAM = AUTOGRAD | {"core/program"}
 RREF = RPC | STORE | {"core/rref"}
 DEVICE_LOANS = RREF | {"core/device_loans"}
-DIST_AUTOGRAD = DEVICE_LOANS | {"core/dist_autograd"}
+DEVICE_PIECES = DEVICE_LOANS | {"core/device_pieces"}
+DIST_AUTOGRAD = DEVICE_PIECES | {"core/dist_autograd"}
 OPTIM = STORE | {"core/optim"}
 DEVICE_KERNELS = DEVICE | OPTIM | {"core/device_kernels"}
 CHECKPOINT = TENSOR | {"core/checkpoint"}
@@ -40,6 +41,7 @@ ARROWS = {
     "core/program": PROGRAM | {"proto"},
     "core/rref": RREF | {"proto"},
     "core/device_loans": DEVICE_LOANS | {"proto"},
+    "core/device_pieces": DEVICE_PIECES | {"proto"},
     "core/dist_autograd": DIST_AUTOGRAD | {"proto"},
     "core/optim": OPTIM | {"kernels"},
     "core/device_kernels": DEVICE_KERNELS | {"kernels"},

@@ -250,10 +250,11 @@ Future<T> ValueService::Received(const Future<rpc::Reply>& reply, const Receivin
   const Future<rpc::Reply> answer = may_wait ? reply.On(uses_.continuations) : reply;
   answer.OnReady([this, gate = gate_, promise, receiving, decode,
                   may_wait](const absl::StatusOr<rpc::Reply>& got) {
-    if (!got.ok() || !LeavesOut(*got)) return static_cast<void>(promise.Set(decode(got)));
+    if (!got.ok() || !device_pieces::LeavesOut(*got))
+      return static_cast<void>(promise.Set(decode(got)));
     const rref::Gate::Entry entry(*gate);
     if (!entry.open()) return;  // dropping the promise tells the caller
-    CollectPieces(Pieces(), *got, receiving.device(), receiving.deadline)
+    device_pieces::CollectPieces(Pieces(), *got, receiving.device(), receiving.deadline)
         .On(may_wait ? uses_.continuations : nullptr)
         .OnReady([promise, decode](const absl::StatusOr<rpc::Reply>& whole) {
           promise.Set(decode(whole));
@@ -346,9 +347,9 @@ absl::StatusOr<store::Values> ValueService::Decode(const Fetching& fetching) con
   for (Future<rpc::Reply>& reply : whole) {
     if (!reply.valid()) continue;
     const absl::StatusOr<rpc::Reply>& answer = reply.Wait();
-    if (!answer.ok() || !LeavesOut(*answer)) continue;
-    reply =
-        CollectPieces(Pieces(), *answer, fetching.receiving.device(), fetching.receiving.deadline);
+    if (!answer.ok() || !device_pieces::LeavesOut(*answer)) continue;
+    reply = device_pieces::CollectPieces(Pieces(), *answer, fetching.receiving.device(),
+                                         fetching.receiving.deadline);
   }
   std::vector<store::Values> answers;
   absl::Status status;
@@ -375,7 +376,7 @@ void ValueService::Discard(const Fetching& fetching) {
         [this, owner = fetching.parts[i].owner,
          expected = fetching.parts[i].places.size()](const absl::StatusOr<rpc::Reply>& reply) {
           if (!reply.ok()) return;
-          GiveUpPieces(Pieces(), *reply);
+          device_pieces::GiveUpPieces(Pieces(), *reply);
           Fetched(owner, expected, nullptr, reply, nullptr).IgnoreError();
         });
   }

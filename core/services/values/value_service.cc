@@ -14,6 +14,7 @@
 #include "core/base/device.h"
 #include "core/base/remedy.h"
 #include "core/base/status.h"
+#include "core/device_pieces/piece_methods.h"
 #include "core/dist_autograd/context.h"
 #include "core/program/program_codec.h"
 #include "core/rpc/declared_method.h"
@@ -140,6 +141,19 @@ std::vector<LeafInfo> LeavesOf(absl::Span<store::Parameter* const> parameters,
   return leaves;
 }
 
+// Returns the device that has all parameters of the group that require grad; null if there is no
+// such device.
+Device* DeviceOfLeaves(const store::EntryGroup& group) {
+  if (!group.on_device) return nullptr;
+  std::optional<Device*> common;
+  for (const store::Parameter* parameter : group.parameters) {
+    if (!parameter->requires_grad()) continue;
+    if (common.value_or(parameter->device()) != parameter->device()) return nullptr;
+    common = parameter->device();
+  }
+  return common.value_or(nullptr);
+}
+
 struct PinnedForPieces {
   // The holder keeps no tensor of `on_devices`, so that these are released when their pull ends,
   // however long the caller keeps the others.
@@ -155,7 +169,7 @@ absl::StatusOr<PinnedForPieces> PinForPieces(absl::Span<store::Parameter* const>
   PinnedForPieces result;
   for (const store::PinnedVersion& version : versions) {
     Tensor tensor = version.tensor;
-    if (tensor.NumBytes() <= kPieceBytes) {
+    if (tensor.NumBytes() <= device_pieces::kPieceBytes) {
       PSD_ASSIGN_OR_RETURN(tensor, tensor.ToHost());
     }
     result.pinned.tensors.push_back(
@@ -187,8 +201,9 @@ absl::StatusOr<rpc::Contents> EncodeParameters(dist_autograd::DistAutograd& auto
   rpc::Contents reply;
   PSD_ASSIGN_OR_RETURN(reply.payload, rref::EncodeFlatTensors(pinned.tensors, pinned.holder));
   if (context != nullptr) {
-    PSD_ASSIGN_OR_RETURN(reply.attachments,
-                         autograd.WrapLeaves(context, LeavesOf(group.parameters, pinned)));
+    PSD_ASSIGN_OR_RETURN(
+        reply.attachments,
+        autograd.WrapLeaves(context, LeavesOf(group.parameters, pinned), DeviceOfLeaves(group)));
   }
   if (versions) {
     v1::FetchedVersions fetched;
@@ -210,20 +225,13 @@ absl::Status NamingError(const ValueService::Uses& uses, const std::string& name
 
 }  // namespace
 
-ValueService::ValueService(Uses uses)
-    : uses_(std::move(uses)), pulls_(uses_.completions, *uses_.loans) {
+ValueService::ValueService(Uses uses) : uses_(std::move(uses)) {
   rpc::Serve(uses_.agent, kValueGetOrCreate, this, &ValueService::ServeGetOrCreate);
   rpc::Serve(uses_.agent, kValueLookup, this, &ValueService::ServeLookup);
   rpc::Serve(uses_.agent, kValueDrop, this, &ValueService::ServeDrop);
   rpc::Serve(uses_.agent, kValueFetch, this, &ValueService::ServeFetch);
-  rpc::Serve(uses_.agent, kValuePiece, this, &ValueService::ServePiece);
-  rpc::Serve(uses_.agent, kValueEndPull, this, &ValueService::ServeEndPull);
   rpc::Serve(uses_.agent, kValueAssign, this, &ValueService::ServeAssign);
   rpc::Serve(uses_.agent, kValueList, this, &ValueService::ServeList);
-  uses_.agent.OnSessionEnded([this](const rpc::PeerInfo& peer, uint64_t epoch) {
-    pulls_.OnSessionEnded({peer.incarnation, epoch});
-    uses_.loans->ForgetServed(peer.incarnation);
-  });
 }
 
 ValueService::~ValueService() {
@@ -342,7 +350,7 @@ absl::StatusOr<ValueService::Read> ValueService::ReadGroup(rpc::ServerCall& call
                                                            const v1::FetchRequest& request) {
   Read read;
   if (group.parameters.size() == group.entries.size()) {
-    const bool in_pieces = group.on_device && request.in_pieces() && pulls_.HasRoom(call);
+    const bool in_pieces = group.on_device && request.in_pieces() && uses_.pulls.HasRoom(call);
     PinnedForPieces held;
     if (in_pieces) {
       PSD_ASSIGN_OR_RETURN(held, PinForPieces(group.parameters));
@@ -355,8 +363,8 @@ absl::StatusOr<ValueService::Read> ValueService::ReadGroup(rpc::ServerCall& call
     if (!in_pieces) return read;
     const v1::BorrowOffer* const offer = request.has_borrow() ? &request.borrow() : nullptr;
     if (offer != nullptr) read.after = BehindWrites(held.on_devices, uses_.loans->DeviceOf(*offer));
-    read.take_back = pulls_.LeaveOut(call, read.reply, held.on_devices, offer,
-                                     /*may_lend=*/read.after.event != nullptr);
+    read.take_back = uses_.pulls.LeaveOut(call, read.reply, held.on_devices, offer,
+                                          /*may_lend=*/read.after.event != nullptr);
     return read;
   }
   if (request.versions()) {
@@ -366,16 +374,6 @@ absl::StatusOr<ValueService::Read> ValueService::ReadGroup(rpc::ServerCall& call
   PSD_ASSIGN_OR_RETURN(const store::Values values, store::Entry::ReadAll(group.entries));
   PSD_ASSIGN_OR_RETURN(read.reply, uses_.exchange.EncodeReply(call, context, values));
   return read;
-}
-
-absl::Status ValueService::ServePiece(const rpc::Answer<rpc::Contents>& answer,
-                                      v1::PullPieceRequest request) {
-  return pulls_.ServePiece(answer, request);
-}
-
-absl::Status ValueService::ServeEndPull(const rpc::CallPtr& call, v1::PullEnd request) {
-  pulls_.End(rpc::SessionOf(*call), request.pull());
-  return absl::OkStatus();
 }
 
 absl::Status ValueService::ServeAssign(const rpc::Answer<v1::AssignReply>& answer,

@@ -18,6 +18,8 @@
 #include "core/change/change.h"
 #include "core/change/changes.h"
 #include "core/device_loans/device_loans.h"
+#include "core/device_pieces/device_pulls.h"
+#include "core/device_pieces/piece_collector.h"
 #include "core/dist_autograd/context.h"
 #include "core/dist_autograd/dist_autograd.h"
 #include "core/dist_autograd/exchange.h"
@@ -29,8 +31,6 @@
 #include "core/rref/gate.h"
 #include "core/rref/rref.h"
 #include "core/rref/rref_context.h"
-#include "core/services/values/device_pulls.h"
-#include "core/services/values/piece_collector.h"
 #include "core/store/on_device.h"
 #include "core/store/parameter.h"
 #include "core/store/store.h"
@@ -44,8 +44,6 @@ class GetOrCreateRequest;
 class ListReply;
 class ListRequest;
 class NameRequest;
-class PullPieceRequest;
-class PullEnd;
 }  // namespace psd::v1
 
 namespace psd::services {
@@ -92,6 +90,7 @@ class ValueService {
     const Clock& clock;
     // Spares copies of values on devices. Shared with the pulls that are under way.
     std::shared_ptr<device_loans::DeviceLoans> loans;
+    device_pieces::DevicePulls& pulls;
   };
 
   // Registers the methods. The agent must not have started.
@@ -191,8 +190,6 @@ class ValueService {
   absl::Status ReadAndAnswer(const rpc::Answer<rpc::Contents>& answer,
                              const dist_autograd::ContextPtr& context,
                              const store::EntryGroup& group, const v1::FetchRequest& request);
-  absl::Status ServePiece(const rpc::Answer<rpc::Contents>& answer, v1::PullPieceRequest request);
-  absl::Status ServeEndPull(const rpc::CallPtr& call, v1::PullEnd request);
   absl::Status ServeAssign(const rpc::Answer<v1::AssignReply>& answer,
                            rpc::Beside<v1::AssignRequest> fields);
   absl::StatusOr<v1::ListReply> ServeList(const rpc::CallPtr& call, v1::ListRequest request);
@@ -205,8 +202,8 @@ class ValueService {
     Device* device() const { return wanted.value_or(nullptr); }
   };
   Receiving Receive(const rpc::CallOptions& options, store::WantedDevice wanted) const;
-  PieceCollection Pieces() const {
-    return {uses_.agent, uses_.executor, uses_.clock, gate_, uses_.loans};
+  device_pieces::PieceCollection Pieces() const {
+    return {uses_.agent, uses_.executor, uses_.clock, gate_, uses_.loans, more_pieces_};
   }
   // Returns what `decode` makes of the whole answer, for which pieces may have to be fetched.
   template <typename T, typename Decoder>
@@ -249,9 +246,10 @@ class ValueService {
                                const rpc::CallOptions& options, Device* device);
 
   const Uses uses_;
-  DevicePulls pulls_;
-  // Shared with the pulls from other workers that are under way.
+  // Both are shared with the pulls from other workers that are under way.
   const std::shared_ptr<rref::Gate> gate_ = std::make_shared<rref::Gate>();
+  const std::shared_ptr<device_pieces::MorePieces> more_pieces_ =
+      std::make_shared<device_pieces::MorePieces>(0);
 };
 
 }  // namespace psd::services

@@ -28,7 +28,7 @@
 #include "core/dist_autograd/autograd_codec.h"
 #include "core/dist_autograd/context.h"
 #include "core/dist_autograd/dist_autograd.h"
-#include "core/dist_autograd/gradient_loans.h"
+#include "core/dist_autograd/gradient_messages.h"
 #include "core/rpc/rpc_agent.h"
 #include "core/tensor/copy_to.h"
 #include "core/tensor/dtype.h"
@@ -42,7 +42,7 @@
 namespace psd::dist_autograd {
 
 inline constexpr auto kElements =
-    static_cast<int64_t>(GradientLoans::kMostCopiedBytes / sizeof(float)) + 3;
+    static_cast<int64_t>(GradientMessages::kMostCopiedBytes / sizeof(float)) + 3;
 inline constexpr char kGradient[] = "autograd.gradient", kReturn[] = "device.return_loans";
 
 // A worker with a device that it shares.
@@ -52,7 +52,9 @@ struct Sharer {
          bool may_be_crowded = false)
       : shared(may_be_crowded ? std::shared_ptr<Device>(crowded) : device),
         loans(device_loans::DeviceLoans::Create(incarnation, {shared}, NewNullLogger())),
-        worker(network, name, incarnation, {loans, &completions}) {
+        worker(network, name, incarnation, [this](TestWorker&) {
+          return GradientMessages::Uses{loans, &completions};
+        }) {
     loans->Serve(worker.agent);
   }
   ~Sharer() {

@@ -8,7 +8,7 @@
 
 #include "core/autograd/functions/functions.h"
 #include "core/dist_autograd/context_table.h"
-#include "core/dist_autograd/gradient_loans.h"
+#include "core/dist_autograd/gradient_messages.h"
 #include "gtest/gtest.h"
 
 namespace psd::dist_autograd {
@@ -32,14 +32,14 @@ class FakeHost : public PassHost {
     task();
     return absl::OkStatus();
   }
-  GradientLoans& loans() override { return loans_; }
+  GradientMessages& messages() override { return messages_; }
   void PassEnded(const Pass&) override {}
 
   std::vector<std::string> sent;
 
  private:
   const rpc::PeerInfo self_{"trainer0", 1};
-  GradientLoans loans_{{}};
+  GradientMessages messages_{{}};
 };
 
 class PassTest : public ::testing::TestWithParam<BackwardMode> {};
@@ -49,7 +49,8 @@ TEST_P(PassTest, OneThatFailedBeforeItsRunSendsNoGradients) {
   auto context = std::make_shared<ContextState>(GlobalId{1, 1}, ids);
   context->CountRecv(/*from_self=*/false);
   const auto recv = std::make_shared<RecvFunction>(context->id(), GlobalId{2, 5}, "owner0", 1,
-                                                   std::vector<GlobalId>(), false);
+                                                   std::vector<GlobalId>(), /*foreign=*/false,
+                                                   /*takes_pieces=*/false);
   const Variable loss = Sum(Variable::OfNode(Tensor::Of<float>({2}, {1, 2}), recv, 0));
   auto host = std::make_shared<FakeHost>();
   PassInfo info;

@@ -24,7 +24,7 @@
 #include "core/dist_autograd/backward_options.h"
 #include "core/dist_autograd/context.h"
 #include "core/dist_autograd/dist_autograd.h"
-#include "core/dist_autograd/gradient_loans.h"
+#include "core/dist_autograd/gradient_messages.h"
 #include "core/rpc/rpc_agent.h"
 #include "core/rref/value_codec.h"
 #include "core/store/value.h"
@@ -53,12 +53,15 @@ class TestExecutor : public Executor {
 class TestWorker {
  public:
   using Function = std::function<Variables(TestWorker&, const ContextPtr&, const Variables&)>;
+  // Is called when all but `autograd` exists.
+  using MessagesOf = std::function<GradientMessages::Uses(TestWorker&)>;
 
   TestWorker(testing::FakeNetwork& net, const std::string& name, Incarnation incarnation,
-             GradientLoans::Uses loans = {})
+             const MessagesOf& messages = nullptr)
       : network(net), ids(incarnation), agent(net, {name, incarnation}), timers(clock) {
     autograd =
-        DistAutograd::Create(agent, ids, timers, executor, /*memory=*/nullptr, std::move(loans));
+        DistAutograd::Create(agent, ids, timers, executor, /*memory=*/nullptr,
+                             messages != nullptr ? messages(*this) : GradientMessages::Uses());
     agent.RegisterMethod({"test.call", rpc::MethodKind::kMutation, rpc::RunsOn::kExecutor,
                           [this](std::shared_ptr<rpc::ServerCall> call) { Serve(*call); }});
   }
@@ -148,9 +151,10 @@ class TestWorker {
     std::vector<store::Value> values(results->begin(), results->end());
     auto payload = rref::EncodeValues(values, NoFork);
     if (!payload.ok()) return call.Reply(payload.status());
-    auto attachments = *call.attachment(kFunctionTag) == "pull"
-                           ? autograd->WrapLeaves(context, LeavesOf(*results))
-                           : autograd->WrapReply(context, *results);
+    auto attachments =
+        *call.attachment(kFunctionTag) == "pull"
+            ? autograd->WrapLeaves(context, LeavesOf(*results), results->front().tensor().device())
+            : autograd->WrapReply(context, *results);
     if (!attachments.ok()) return call.Reply(attachments.status());
     call.Reply(*std::move(payload), *std::move(attachments));
   }

@@ -1,4 +1,4 @@
-#include "core/services/values/device_pulls.h"
+#include "core/device_pieces/device_pulls.h"
 
 #include <cstddef>
 #include <utility>
@@ -9,11 +9,10 @@
 #include "core/base/status.h"
 #include "core/base/stream.h"
 #include "core/rpc/message_io.h"
-#include "core/services/values/value_methods.h"
 #include "core/tensor/dtype.h"
 #include "proto/psd/v1/worker.pb.h"
 
-namespace psd::services {
+namespace psd::device_pieces {
 namespace {
 
 // Returns the bytes that are asked for. Errors: INVALID_ARGUMENT.
@@ -36,6 +35,12 @@ std::shared_ptr<const std::vector<uint64_t>> LoansOf(const std::vector<v1::LentB
   loans->reserve(lent.size());
   for (const v1::LentBlock& block : lent) loans->push_back(block.loan());
   return loans;
+}
+
+size_t BytesOf(const std::vector<Buffer>& buffers) {
+  size_t bytes = 0;
+  for (const Buffer& buffer : buffers) bytes += buffer.size();
+  return bytes;
 }
 
 rpc::Contents Piece(Buffer bytes) {
@@ -70,6 +75,17 @@ class DevicePulls::PinnedPlace {
  private:
   const std::shared_ptr<Count> count_;  // shared by all of the session
 };
+
+DevicePulls::DevicePulls(rpc::RpcAgent& agent, CompletionThreads& completions,
+                         device_loans::DeviceLoans& loans)
+    : completions_(completions), loans_(loans) {
+  rpc::Serve(agent, kValuePiece, this, &DevicePulls::ServePiece);
+  rpc::Serve(agent, kValueEndPull, this, &DevicePulls::ServeEndPull);
+  agent.OnSessionEnded([this](const rpc::PeerInfo& peer, uint64_t epoch) {
+    OnSessionEnded({peer.incarnation, epoch});
+    loans_.ForgetServed(peer.incarnation);
+  });
+}
 
 bool DevicePulls::HasRoom(const rpc::ServerCall& call) const {
   MutexLock lock(mutex_);
@@ -119,8 +135,30 @@ std::function<void()> DevicePulls::LeaveOut(rpc::ServerCall& call, rpc::Contents
   return take_back;
 }
 
+std::optional<uint64_t> DevicePulls::Keep(Incarnation receiver, const Device& device,
+                                          std::vector<Buffer> buffers) {
+  const size_t bytes = BytesOf(buffers);
+  auto pull = std::make_shared<const std::vector<Buffer>>(std::move(buffers));
+  MutexLock lock(mutex_);
+  const size_t most = device.budget_bytes() / kKeptFraction;
+  size_t& kept = kept_[&device];
+  if (bytes > most || kept > most - bytes) return std::nullopt;
+  const auto own = sessions_.find(AnySessionOf(receiver));
+  if (own != sessions_.end() && own->second.pulls.size() >= kPerSession) return std::nullopt;
+  kept += bytes;
+  sessions_[AnySessionOf(receiver)].pulls.emplace(++last_id_, std::move(pull));
+  return last_id_;
+}
+
+void DevicePulls::EndKept(Incarnation receiver, const Device& device, uint64_t pull) {
+  std::map<uint64_t, Pull>::node_type ended;  // destroyed after the lock is released
+  MutexLock lock(mutex_);
+  ended = Take(AnySessionOf(receiver), pull);
+  if (!ended.empty()) kept_[&device] -= BytesOf(*ended.mapped());
+}
+
 absl::Status DevicePulls::ServePiece(const rpc::Answer<rpc::Contents>& answer,
-                                     const v1::PullPieceRequest& request) {
+                                     v1::PullPieceRequest request) {
   PSD_ASSIGN_OR_RETURN(const Found found, Find(rpc::SessionOf(*answer.call()), request.pull()));
   PSD_ASSIGN_OR_RETURN(const Buffer piece, Asked(*found.pull, request));
   Device& device = *piece.place().device();
@@ -132,7 +170,8 @@ absl::Status DevicePulls::ServePiece(const rpc::Answer<rpc::Contents>& answer,
     answer(CopyNow(device, piece));
     return absl::OkStatus();
   }
-  // The pin has ordered the default stream behind the work that writes the version.
+  // It is ordered behind the work that writes the tensor: by the pin of a version, or by the caller
+  // of Keep.
   Stream& stream = device.default_stream();
   PSD_RETURN_IF_ERROR(stream.CopyOut(found.place->block->data(), piece.data(), piece.size()));
   absl::StatusOr<std::shared_ptr<Event>> copied = stream.Record();
@@ -141,7 +180,7 @@ absl::Status DevicePulls::ServePiece(const rpc::Answer<rpc::Contents>& answer,
     PSD_RETURN_IF_ERROR(device.Synchronize());
     return copied.status();
   }
-  // Holds `piece`, and with it the version, until the copy is done.
+  // Holds `piece`, and with it the tensor, until the copy is done.
   completions_.OnPassed({&device, *std::move(copied)},
                         [answer, place = found.place, piece](const absl::Status& done) {
                           if (!done.ok()) return answer(done);
@@ -159,34 +198,55 @@ uint64_t DevicePulls::Add(GlobalId session, Pull pull) {
 
 absl::StatusOr<DevicePulls::Found> DevicePulls::Find(GlobalId session, uint64_t id) {
   MutexLock lock(mutex_);
-  if (const auto known = sessions_.find(session); known != sessions_.end()) {
-    const OfSession& own = known->second;
-    if (const auto pull = own.pulls.find(id); pull != own.pulls.end()) {
-      // Pieces that are sent meanwhile only make room.
-      if (*own.pinned >= kPinnedPerSession) return Found{pull->second, nullptr};
-      ++*own.pinned;
-      return Found{pull->second, std::make_shared<PinnedPlace>(own.pinned)};
-    }
-  }
+  for (const GlobalId owner : {session, AnySessionOf(session.incarnation)})
+    if (std::optional<Found> found = FindIn(owner, id)) return *std::move(found);
   return WithRemedy(absl::NotFoundError(absl::StrCat("no pull ", id,
                                                      " of this session is under "
                                                      "way here")),
                     "the session may have ended: fetch again");
 }
 
+std::optional<DevicePulls::Found> DevicePulls::FindIn(GlobalId session, uint64_t id) {
+  const auto known = sessions_.find(session);
+  if (known == sessions_.end()) return std::nullopt;
+  const OfSession& own = known->second;
+  const auto pull = own.pulls.find(id);
+  if (pull == own.pulls.end()) return std::nullopt;
+  // Pieces that are sent meanwhile only make room.
+  if (*own.pinned >= kPinnedPerSession) return Found{pull->second, nullptr};
+  ++*own.pinned;
+  return Found{pull->second, std::make_shared<PinnedPlace>(own.pinned)};
+}
+
+absl::Status DevicePulls::ServeEndPull(const rpc::CallPtr& call, v1::PullEnd request) {
+  End(rpc::SessionOf(*call), request.pull());
+  return absl::OkStatus();
+}
+
+std::map<uint64_t, DevicePulls::Pull>::node_type DevicePulls::Take(GlobalId session,
+                                                                   uint64_t pull) {
+  const auto known = sessions_.find(session);
+  if (known == sessions_.end()) return {};
+  OfSession& own = known->second;
+  std::map<uint64_t, Pull>::node_type taken = own.pulls.extract(pull);
+  // A worker cannot begin its count of pieces anew by ending its pulls.
+  if (own.pulls.empty() && *own.pinned == 0) sessions_.erase(known);
+  return taken;
+}
+
 void DevicePulls::End(GlobalId session, uint64_t pull) {
   std::map<uint64_t, Pull>::node_type ended;  // destroyed after the lock is released
   MutexLock lock(mutex_);
-  const auto known = sessions_.find(session);
-  if (known == sessions_.end()) return;
-  ended = known->second.pulls.extract(pull);
-  if (known->second.pulls.empty() && *known->second.pinned == 0) sessions_.erase(known);
+  ended = Take(session, pull);
 }
 
 void DevicePulls::OnSessionEnded(GlobalId session) {
   Sessions::node_type ended;
   MutexLock lock(mutex_);
   ended = sessions_.extract(session);
+  // Requests that are under way end their pulls themselves.
+  const auto any = sessions_.find(AnySessionOf(session.incarnation));
+  if (any != sessions_.end() && any->second.pulls.empty()) sessions_.erase(any);
 }
 
-}  // namespace psd::services
+}  // namespace psd::device_pieces
