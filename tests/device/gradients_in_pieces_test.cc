@@ -196,7 +196,7 @@ TEST_P(GradientsInPiecesTest, ADeviceWithLittleRoomLeavesThemOnTheHost) {
   AwaitNothingPinned();
 }
 
-// What one has taken is there again for the next.
+// After a step has ended, the next one finds the same room on the device.
 TEST_P(GradientsInPiecesTest, ADeviceWithJustEnoughRoomTakesOneAfterTheOther) {
   const RRef w = world_.Make("w", 3);
   constexpr size_t kNeed = (dist_autograd::GradientMessages::kRoomOnDevice + 2) * kBytes;
