@@ -140,10 +140,10 @@ void ContextState::AddKnownWorker(const std::string& peer) {
   if (!Contains(known_workers_, peer)) known_workers_.push_back(peer);
 }
 
-void ContextState::AddCallee(const std::string& callee) {
+rref::SessionKey ContextState::AddCallee(const std::string& callee) {
   AddKnownWorker(callee);
   MutexLock lock(mutex_);
-  callees_.try_emplace(callee);
+  return callees_.try_emplace(callee).first->second;
 }
 
 void ContextState::Answered(const std::string& callee, rref::SessionKey session) {

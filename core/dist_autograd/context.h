@@ -52,8 +52,9 @@ class ContextState {
   // Records that a message to or from `peer` has carried this context.
   void AddKnownWorker(const std::string& peer) PSD_EXCLUDES(mutex_);
   // Records that a request from here will carry this context to `callee`. The part of the context
-  // on `callee` lives as long as our session there.
-  void AddCallee(const std::string& callee) PSD_EXCLUDES(mutex_);
+  // on `callee` lives as long as our session there. Returns that session; epoch 0 if `callee` has
+  // not answered yet.
+  rref::SessionKey AddCallee(const std::string& callee) PSD_EXCLUDES(mutex_);
   // Records that `callee` has answered such a request in our session `session` there. Only the
   // first answer counts: the part of the context is filed under its session.
   void Answered(const std::string& callee, rref::SessionKey session) PSD_EXCLUDES(mutex_);

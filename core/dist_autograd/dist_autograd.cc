@@ -47,16 +47,23 @@ void DistAutograd::Release(GlobalId context) {
   core_->Release(context, "");
 }
 
-absl::StatusOr<rpc::Attachment> DistAutograd::WrapRequest(
-    const std::shared_ptr<ContextState>& context, const std::string& callee,
-    const std::vector<Variable>& variables) {
+absl::Status DistAutograd::WrapRequest(const std::shared_ptr<ContextState>& context,
+                                       const std::string& callee,
+                                       const std::vector<Variable>& variables,
+                                       rpc::Request& request) {
   // The callee is added before the context is looked up. So either a release finds the callee, or
   // the lookup finds the context released.
-  context->AddCallee(callee);
+  const rref::SessionKey session = context->AddCallee(callee);
   PSD_RETURN_IF_ERROR(core_->table().Find(context->id()));
   PSD_RETURN_IF_ERROR(context->usable());
   PSD_ASSIGN_OR_RETURN(std::string bytes, core_->Describe(*context, variables));
-  return rpc::Attachment{kTag, std::move(bytes)};
+  request.attachments.push_back({kTag, std::move(bytes)});
+  request.session_bound = true;
+  if (session.epoch != 0) {
+    request.only_incarnation = session.peer;
+    request.only_epoch = session.epoch;
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<DistAutograd::Received> DistAutograd::UnwrapRequest(const rpc::ServerCall& call,

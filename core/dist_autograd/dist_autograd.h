@@ -46,11 +46,12 @@ class DistAutograd {
   // The tag of the attachments that the following functions make and read.
   static constexpr uint32_t kTag = kAutogradTag;
 
-  // For the caller, before sending: returns the attachment of a request. `variables` are all
-  // tensors of the request, in order.
-  absl::StatusOr<rpc::Attachment> WrapRequest(const std::shared_ptr<ContextState>& context,
-                                              const std::string& callee,
-                                              const std::vector<Variable>& variables);
+  // For the caller, before sending: attaches to `request` what the callee needs, and binds it to
+  // the session there that has the context's part: in any other session the callee would begin a
+  // new part. `variables` are all tensors of the request, in order. Errors: NOT_FOUND for a
+  // released context; ABORTED for one that has lost a part; RESOURCE_EXHAUSTED.
+  absl::Status WrapRequest(const std::shared_ptr<ContextState>& context, const std::string& callee,
+                           const std::vector<Variable>& variables, rpc::Request& request);
   // For the callee, after receiving: makes variables of the request's tensors. Those that require
   // grad belong to a recv function. The context exists here from now on, under the caller's
   // session. It is null for a request that was made outside a context.

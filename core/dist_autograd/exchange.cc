@@ -75,16 +75,14 @@ absl::StatusOr<rpc::Request> Exchange::EncodeRequest(std::string method, const s
                                                      const ContextPtr& context) const {
   rpc::Request request;
   request.method = std::move(method);
-  request.session_bound = context != nullptr;
   PSD_ASSIGN_OR_RETURN(request.payload,
                        rref::EncodeValues(values, [&](const auto& reference, auto& data) {
                          request.session_bound = true;
                          return DescribeArgument(callee, reference, data);
                        }));
   if (context == nullptr) return request;
-  PSD_ASSIGN_OR_RETURN(rpc::Attachment attachment,
-                       autograd_.WrapRequest(context, callee, rref::CollectVariables(values)));
-  request.attachments.push_back(std::move(attachment));
+  PSD_RETURN_IF_ERROR(
+      autograd_.WrapRequest(context, callee, rref::CollectVariables(values), request));
   return request;
 }
 

@@ -482,9 +482,8 @@ Future<rpc::Reply> ValueService::SendFetch(const std::string& owner, const std::
   rpc::Request request;
   request.payload = rpc::PlainPayload(message);
   if (context != nullptr) {
-    auto attachment = uses_.autograd.WrapRequest(context, owner, {});
-    if (!attachment.ok()) return Result::Ready(attachment.status());
-    request.attachments.push_back(*std::move(attachment));
+    absl::Status wrapped = uses_.autograd.WrapRequest(context, owner, {}, request);
+    if (!wrapped.ok()) return Result::Ready(std::move(wrapped));
   }
   const Result fetched =
       rpc::Ask(uses_.agent, kValueFetch,

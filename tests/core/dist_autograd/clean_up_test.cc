@@ -34,14 +34,13 @@ TEST_P(DistAutogradTest, DAG_46_ReleaseSurvivesLostMessages) {
 
 TEST_P(DistAutogradTest, ACallThatItsReleaseOvertookBringsNothingBack) {
   ContextPtr context = trainer_.autograd->NewContext();
-  auto attachment = trainer_.autograd->WrapRequest(context, "owner0", {});
-  ASSERT_TRUE(attachment.ok());
+  rpc::Request late;
+  late.method = "test.call";
+  late.attachments = {{99, "fetch"}};
+  ASSERT_TRUE(trainer_.autograd->WrapRequest(context, "owner0", {}, late).ok());
   trainer_.autograd->Release(context->id());
   network_.RunAll();
   EXPECT_FALSE(trainer_.TryCall(context, "owner0", "fetch", {}).ok());
-  rpc::Request late;
-  late.method = "test.call";
-  late.attachments = {*attachment, {99, "fetch"}};
   auto reply = trainer_.agent.StartCall("owner0", std::move(late), {}).reply();
   network_.RunAll();
   EXPECT_FALSE(reply.Wait().ok());
@@ -61,7 +60,8 @@ TEST_P(DistAutogradTest, DAG_45_ACalleeThatIsAddedWhileItsContextIsReleasedIsTol
       trainer_.autograd->Release(context->id());
     });
     together();
-    told += trainer_.autograd->WrapRequest(context, "owner0", {}).ok() ? 1 : 0;
+    rpc::Request request;
+    told += trainer_.autograd->WrapRequest(context, "owner0", {}, request).ok() ? 1 : 0;
     releasing.join();
   }
   EXPECT_GE(network_.Count("autograd.release"), told);
@@ -89,11 +89,31 @@ TEST_P(DistAutogradTest, DAG_47_WhatIsLeftOfAContextFailsWithTheReasonOfTheLostS
   EXPECT_EQ(running.Wait().status().code(), absl::StatusCode::kAborted)
       << "owner0 itself knows only that it has no such context: " << running.Wait().status();
   EXPECT_THAT(std::string(running.Wait().status().message()), HasSubstr("the session on owner0"));
-  EXPECT_EQ(trainer_.autograd->WrapRequest(context, "owner1", {}).status().code(),
+  rpc::Request elsewhere;
+  EXPECT_EQ(trainer_.autograd->WrapRequest(context, "owner1", {}, elsewhere).code(),
             absl::StatusCode::kAborted);
   ContextPtr next = trainer_.autograd->NewContext();
   Variable again = trainer_.Call(next, "owner0", "fetch", {})[0];
   EXPECT_TRUE(trainer_.Backward(next, {Sum(again)}).ok());
+}
+
+// Otherwise the callee would begin a new part in its next session, until the caller learns that the
+// former one is lost.
+TEST_P(DistAutogradTest, DAG_47_ARequestIsForTheSessionThatHasThePartOfItsContext) {
+  ContextPtr context = trainer_.autograd->NewContext();
+  rpc::Request first;
+  ASSERT_TRUE(trainer_.autograd->WrapRequest(context, "owner0", {}, first).ok());
+  EXPECT_TRUE(first.session_bound);
+  EXPECT_EQ(first.only_epoch, 0u) << "the part is in no session yet";
+  trainer_.Call(context, "owner0", "fetch", {});
+  rpc::Request second;
+  ASSERT_TRUE(trainer_.autograd->WrapRequest(context, "owner0", {}, second).ok());
+  EXPECT_TRUE(second.session_bound);
+  EXPECT_EQ(second.only_incarnation, owner0_.agent.self().incarnation);
+  EXPECT_EQ(second.only_epoch, trainer_.agent.epoch());
+  rpc::Request elsewhere;
+  ASSERT_TRUE(trainer_.autograd->WrapRequest(context, "owner1", {}, elsewhere).ok());
+  EXPECT_EQ(elsewhere.only_epoch, 0u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Orders, DistAutogradTest, ::testing::Range<uint64_t>(1, 21));

@@ -76,10 +76,8 @@ class TestWorker {
     request.method = "test.call";
     PSD_ASSIGN_OR_RETURN(request.payload, rref::EncodeValues(values, NoFork));
     request.attachments.push_back({kFunctionTag, function});
-    if (context != nullptr) {
-      PSD_ASSIGN_OR_RETURN(auto attachment, autograd->WrapRequest(context, callee, arguments));
-      request.attachments.push_back(std::move(attachment));
-    }
+    if (context != nullptr)
+      PSD_RETURN_IF_ERROR(autograd->WrapRequest(context, callee, arguments, request));
     auto reply = agent.StartCall(callee, std::move(request), {}).reply();
     network.RunUntil(reply);
     if (!reply.IsReady()) return absl::UnknownError(function + " was never answered");
