@@ -14,7 +14,7 @@ namespace psd::rpc {
 
 // The version of the protocol that a Hello announces. Workers of different versions refuse each
 // other.
-inline constexpr uint32_t kProtocolVersion = 6;
+inline constexpr uint32_t kProtocolVersion = 7;
 
 // The numbers are part of the wire format.
 enum class MessageKind : uint8_t {

@@ -49,8 +49,8 @@ class CallData {
   void SetPlan(const TensorForm* form, const CallPlan& plan);
   // Null before SetPlan.
   const CallPlan* plan() const { return plan_.has_value() ? &*plan_ : nullptr; }
-  // Keeps a piece of phase 0 that came from another rank. Before SetPlan only the data of a small
-  // call may come, as piece 0. Requires: the piece has the size of its range.
+  // Keeps a piece of phase 0 that came from another rank. Before SetPlan only what a notice
+  // brings may come, as piece 0. Requires: the piece has the size of its range.
   void Keep(int from, size_t index, Buffer piece);
 
   // The functions below require SetPlan.

@@ -12,25 +12,40 @@ CallPlan::CallPlan(const CollectiveCall& call, int ranks, const PlanLimits& limi
       root_(call.root),
       bytes_(call.form.has_value() ? call.form->NumBytes() : 0),
       piece_bytes_(limits.piece_bytes) {
-  const size_t block =
-      operation_ == Operation::kReduceScatter ? bytes_ / static_cast<size_t>(ranks) : bytes_;
-  const bool small_shared =
-      call.shares_memory && block <= limits.small_shared_bytes &&
-      (ranks == 1 || block <= limits.most_shared_bytes / static_cast<size_t>(ranks - 1));
-  small_ = block <= limits.small_bytes || small_shared;
-  reduces_pieces_ = Reduces(operation_) && block > limits.small_bytes;
-  if (small_) piece_bytes_ = std::max(piece_bytes_, block);
-  // On the direct way a rank sends n - 1 times all bytes, otherwise n - 1 parts of them, twice. The
-  // difference is (n - 1) (n - 2) parts.
-  const auto extra_parts = static_cast<size_t>(ranks - 1) * static_cast<size_t>(ranks - 2);
-  const bool few_extra_bytes = extra_parts == 0 || bytes_ / static_cast<size_t>(ranks) <=
-                                                       limits.most_extra_bytes / extra_parts;
-  direct_ = small_ || (bytes_ <= limits.most_direct_bytes && few_extra_bytes);
+  const auto fits_notice = [&](size_t block) {
+    return block <= limits.small_bytes ||
+           (block <= limits.notice_bytes &&
+            (ranks == 1 || block <= limits.most_notice_bytes / static_cast<size_t>(ranks - 1)));
+  };
+  if (operation_ == Operation::kAllReduce) {
+    // On the direct way a rank sends n - 1 times all bytes, otherwise n - 1 parts of them, twice.
+    // The difference is (n - 1) (n - 2) parts.
+    const auto extra_parts = static_cast<size_t>(ranks - 1) * static_cast<size_t>(ranks - 2);
+    const bool few_extra_bytes = extra_parts == 0 || bytes_ / static_cast<size_t>(ranks) <=
+                                                         limits.most_extra_bytes / extra_parts;
+    direct_ = bytes_ <= limits.small_bytes || (call.shares_memory && fits_notice(bytes_)) ||
+              (bytes_ <= limits.most_direct_bytes && few_extra_bytes);
+  }
+  const size_t block = LargestBlock();
+  tells_bytes_ = fits_notice(block);
+  reduces_pieces_ = Reduces(operation_) && (has_second_phase() || block > limits.small_bytes);
+  if (tells_bytes_) piece_bytes_ = std::max(piece_bytes_, block);
+}
+
+size_t CallPlan::Lines() const {
+  return (bytes_ + kBlockAlignment - 1) / kBlockAlignment;
+}
+
+size_t CallPlan::LargestBlock() const {
+  const auto ranks = static_cast<size_t>(ranks_);
+  if (operation_ == Operation::kReduceScatter) return bytes_ / ranks;
+  if (!has_second_phase()) return bytes_;
+  return std::min(bytes_, (Lines() + ranks - 1) / ranks * kBlockAlignment);
 }
 
 // The parts differ by at most a cache line, and start at multiples of one.
 Range CallPlan::Part(int rank) const {
-  const size_t lines = (bytes_ + kBlockAlignment - 1) / kBlockAlignment;
+  const size_t lines = Lines();
   const auto start = [&](int of) {
     const size_t line = lines / ranks_ * of + lines % ranks_ * of / ranks_;
     return std::min(line * kBlockAlignment, bytes_);

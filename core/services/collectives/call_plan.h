@@ -23,9 +23,9 @@ struct Range {
 };
 
 struct PlanLimits {
-  // A call in which no rank sends another more than this many bytes is small: these bytes travel
-  // with the notice that the rank has entered the call. At most the bytes that a carrier keeps in
-  // order (64 KiB), less a header.
+  // A call in which no rank has more than this many bytes for another is small: these bytes travel
+  // with the notice that the rank has entered the call, however many ranks there are. A small
+  // all-reduce is direct.
   size_t small_bytes = size_t{32} << 10;
   // The bytes that are reduced at once. Bytes that are not reduced travel in one piece, which
   // carriers cut themselves. A multiple of 64.
@@ -35,12 +35,13 @@ struct PlanLimits {
   // the measurements.
   size_t most_direct_bytes = size_t{1} << 20;
   size_t most_extra_bytes = size_t{384} << 10;
-  // As small_bytes, for ranks that share memory. There the bytes are lent, if they lie in memory
-  // that can be lent, and a rank that is late keeps no copy of them. At most most_shared_bytes may
-  // come to one rank from all others together, because every rank reduces all inputs of a small
-  // call.
-  size_t small_shared_bytes = size_t{1} << 20;
-  size_t most_shared_bytes = size_t{3} << 20;
+  // The bytes of phase 0 of a call that is not small travel with the notice, too, if no rank sends
+  // another more than notice_bytes, and if at most most_notice_bytes come to one rank from all
+  // others together: a rank that is late keeps them, for all calls that are under way. An
+  // all-reduce of ranks that share memory is direct if its bytes can travel so. There they are
+  // lent, if they lie in memory that can be lent, and a late rank keeps no copy of them.
+  size_t notice_bytes = size_t{1} << 20;
+  size_t most_notice_bytes = size_t{3} << 20;
 };
 
 // A value. Thread-compatible.
@@ -49,10 +50,12 @@ class CallPlan {
   // Requires: CheckCall passed, and the call has a form unless it is a barrier.
   CallPlan(const CollectiveCall& call, int ranks, const PlanLimits& limits = {});
 
-  bool is_small() const { return small_; }
-  // Whether the rank reduces pieces, each when it has come from all ranks. A small call has one. If
-  // not, and the call reduces, there is so little to reduce that it is done when the call
-  // completes.
+  // Whether the bytes of phase 0 travel with the notices, in one piece.
+  bool tells_bytes() const { return tells_bytes_; }
+  // Whether any bytes travel in messages of their own.
+  bool sends_pieces() const { return !tells_bytes_ || has_second_phase(); }
+  // Whether the rank reduces pieces, each when it has come from all ranks. If not, and the call
+  // reduces, there is so little to reduce that it is done when the call completes.
   bool reduces_pieces() const { return reduces_pieces_; }
   bool has_second_phase() const { return operation_ == Operation::kAllReduce && !direct_; }
 
@@ -65,16 +68,19 @@ class CallPlan {
   Range Piece(int phase, int from, int to, size_t index) const;
 
  private:
+  size_t Lines() const;  // of the tensor: a part is a number of cache lines
   Range Part(int rank) const;
+  // The most bytes that one rank sends another in phase 0.
+  size_t LargestBlock() const;
 
   Operation operation_;
   int ranks_;
   int root_;
   size_t bytes_ = 0;  // of the form
   size_t piece_bytes_;
-  bool small_;
   bool reduces_pieces_;
-  bool direct_;  // of an all-reduce
+  bool direct_ = false;  // of an all-reduce
+  bool tells_bytes_;
 };
 
 }  // namespace psd::services

@@ -26,6 +26,11 @@ constexpr absl::Duration kStall = absl::Milliseconds(500);
 constexpr absl::Duration kReadingAfterStall = absl::Seconds(1);
 // How long a task waits for room in the executor before it asks again.
 constexpr absl::Duration kRoomInExecutor = absl::Milliseconds(1);
+// The most bytes, of all ranks together, that a thread reduces although it receives messages for
+// others too, and the most that it copies into a result. Receiving them takes longer than that, and
+// another thread would begin later.
+constexpr size_t kMostReducedHere = size_t{2} << 20;
+constexpr size_t kMostStoredHere = size_t{512} << 10;
 
 size_t TotalBytes(const std::vector<Buffer>& buffers) {
   size_t bytes = 0;
@@ -107,9 +112,9 @@ CollectiveGroup::Steps CollectiveGroup::Resolve(const GroupEffects& effects) {
     steps.push_back({effect, running});
     if (effect.kind == GroupEffect::kOpen) ++running->open_lines;
     if (effect.kind == GroupEffect::kComplete) running->complete = true;
-    // The lines of a large call may be opened after its result is there.
+    // The lines of a call may be opened after its result is there.
     if (running->complete &&
-        (running->data.plan()->is_small() || running->open_lines == size() - 1)) {
+        (!running->data.plan()->sends_pieces() || running->open_lines == size() - 1)) {
       running_.erase(found);
     }
   }
@@ -256,7 +261,7 @@ void CollectiveGroup::Tell(uint64_t number, uint64_t completed, const RunningPtr
   for (int to = 0; to < size(); ++to) {
     if (to == members_.rank) continue;
     rpc::Payload payload{header, {}};
-    if (plan != nullptr && plan->is_small() && plan->Pieces(0, members_.rank, to) > 0)
+    if (plan != nullptr && plan->tells_bytes() && plan->Pieces(0, members_.rank, to) > 0)
       payload.buffers.push_back(running->data.Outgoing(0, to, 0));
     SendMessage(kEnterCall.info, to, std::move(payload), running->deadline, [this, number, to] {
       Steps steps;
@@ -278,8 +283,9 @@ void CollectiveGroup::Open(uint64_t number, const RunningPtr& running, int to) {
     line.open = true;
     // Pieces that are reduced already come behind those of phase 0.
     std::deque<OutgoingPiece> pieces;
-    for (size_t i = 0; i < running->data.plan()->Pieces(0, members_.rank, to); ++i)
-      pieces.push_back({0, i});
+    const CallPlan& plan = *running->data.plan();
+    const size_t untold = plan.tells_bytes() ? 0 : plan.Pieces(0, members_.rank, to);
+    for (size_t i = 0; i < untold; ++i) pieces.push_back({0, i});
     unanswered_ += pieces.size();
     pieces.insert(pieces.end(), line.waiting.begin(), line.waiting.end());
     line.waiting = std::move(pieces);
@@ -373,10 +379,12 @@ void CollectiveGroup::ReduceOrLater(uint64_t number, const RunningPtr& running, 
     }
     self->Perform(steps);
   };
-  // A reduction must not keep a thread that receives messages, unless the thread waits for nothing
-  // but its result: that of a small call is all that this rank reduces.
-  const bool here = own_thread || running->result.IsAwaitedHere();
-  if (here && running->data.plan()->is_small()) return reduce();
+  // A long reduction must not keep a thread that receives messages, unless the thread waits for
+  // nothing but its result: that of what the notices bring is all that this rank reduces.
+  const CallPlan& plan = *running->data.plan();
+  const size_t bytes = plan.Piece(0, members_.rank, members_.rank, index).size * size();
+  const bool here = own_thread || bytes <= kMostReducedHere || running->result.IsAwaitedHere();
+  if (here && plan.tells_bytes()) return reduce();
   RunTask(std::move(reduce));
 }
 
@@ -476,7 +484,7 @@ absl::Status CollectiveGroup::ServeEnter(int from, const v1::CollectiveEnter& re
   size_t expected = 0;
   if (call.form.has_value()) {
     const CallPlan plan(call, size(), limits_);
-    if (plan.is_small()) expected = plan.Block(0, from, members_.rank).size;
+    if (plan.tells_bytes()) expected = plan.Block(0, from, members_.rank).size;
   }
   if (TotalBytes(data) != expected || data.size() != (expected > 0 ? 1 : 0))
     return WrongBytes(members_.workers[from], request.number(), TotalBytes(data), expected);
@@ -525,7 +533,9 @@ absl::Status CollectiveGroup::ServePiece(int from, const v1::CollectivePiece& re
   }
   Perform(steps);
   if (phase == 0) return absl::OkStatus();
-  RunTask([self = shared_from_this(), running, number, from, index, piece = std::move(data[0])] {
+  const bool here = data[0].size() <= kMostStoredHere;
+  Task store = [self = shared_from_this(), running, number, from, index,
+                piece = std::move(data[0])] {
     running->data.Store(from, index, piece);
     Steps stored;
     {
@@ -535,7 +545,12 @@ absl::Status CollectiveGroup::ServePiece(int from, const v1::CollectivePiece& re
       stored = self->Resolve(effects);
     }
     self->Perform(stored);
-  });
+  };
+  if (here) {
+    store();
+  } else {
+    RunTask(std::move(store));
+  }
   return absl::OkStatus();
 }
 

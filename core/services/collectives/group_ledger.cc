@@ -144,7 +144,7 @@ void GroupLedger::Begin(uint64_t number, Call& call, GroupEffects& effects) {
   call.begun = true;
   MakePlan(call);
   for (int rank = 0; rank < size(); ++rank) {
-    // A rank sends the pieces of a large call only to ranks that have begun it.
+    // A rank sends pieces only to ranks that have begun the call.
     if (!left_[rank] || (call.peers[rank].heard && call.peers[rank].pieces_left == 0)) continue;
     return Fail(WithRemedy(OfGroup(absl::StatusCode::kFailedPrecondition,
                                    absl::StrCat(RankName(rank), " has left before ",
@@ -161,14 +161,11 @@ void GroupLedger::MakePlan(Call& call) {
   const bool known = call.call->form.has_value() || call.call->operation == Operation::kBarrier;
   if (!call.begun || call.plan.has_value() || !known) return;
   call.plan.emplace(*call.call, size(), limits_);
-  if (call.plan->is_small()) {
-    if (call.plan->reduces_pieces()) call.reductions_left = 1;
-    return;
-  }
   for (int rank = 0; rank < size(); ++rank) {
     if (rank == rank_) continue;
     Peer& peer = call.peers[rank];
     for (int phase : {0, 1}) {
+      if (phase == 0 && call.plan->tells_bytes()) continue;
       const size_t pieces = call.plan->Pieces(phase, rank, rank_);
       peer.arrived[phase].resize(pieces);
       peer.pieces_left += pieces;
@@ -227,7 +224,7 @@ void GroupLedger::OpenReady(uint64_t number, Call& call, GroupEffects& effects) 
 void GroupLedger::OpenIfReady(uint64_t number, Call& call, int rank, GroupEffects& effects) {
   Peer& peer = call.peers[rank];
   if (!peer.heard || !(peer.has_form || peer.told) || peer.open) return;
-  if (!call.plan.has_value() || call.plan->is_small()) return;
+  if (!call.plan.has_value() || !call.plan->sends_pieces()) return;
   peer.open = true;
   ++call.open;
   effects.push_back({GroupEffect::kOpen, number, rank});
@@ -274,14 +271,11 @@ void GroupLedger::Reduced(uint64_t number, size_t index, GroupEffects& effects) 
 
 void GroupLedger::Progress(Calls::iterator found, GroupEffects& effects) {
   Call& call = found->second;
-  if (!call.begun || call.complete || call.heard < size() - 1 || !call.plan.has_value() ||
-      call.pieces_left > 0) {
-    return;
-  }
-  // The data of a small call is there with the last notice.
-  if (call.plan->is_small() && call.reductions_left > 0 && !std::exchange(call.reducing, true))
+  if (!call.begun || call.complete || call.heard < size() - 1 || !call.plan.has_value()) return;
+  // What the notices bring is there with the last of them.
+  if (call.plan->tells_bytes() && call.reductions_left > 0 && !std::exchange(call.reducing, true))
     effects.push_back({GroupEffect::kReduce, found->first, 0, 0});
-  if (call.reductions_left > 0) return;
+  if (call.pieces_left > 0 || call.reductions_left > 0) return;
   call.complete = true;
   effects.push_back({GroupEffect::kComplete, found->first});
   EraseIfOver(found);
@@ -293,10 +287,10 @@ void GroupLedger::Progress(Calls::iterator found, GroupEffects& effects) {
   BeginWaiting(effects);
 }
 
-// A large call stays until all ranks are open for the pieces that this rank sends them.
+// A call stays until all ranks are open for the pieces that this rank sends them.
 void GroupLedger::EraseIfOver(Calls::iterator call) {
   const Call& over = call->second;
-  if (over.complete && (over.plan->is_small() || over.open == size() - 1)) calls_.erase(call);
+  if (over.complete && (!over.plan->sends_pieces() || over.open == size() - 1)) calls_.erase(call);
 }
 
 bool GroupLedger::Needs(const Call& call, int rank) const {

@@ -31,9 +31,9 @@ namespace psd::services {
 // Something to do for the call of that number.
 struct GroupEffect {
   enum Kind {
-    kTell,         // tell all other ranks of the call, with the data for them if it is small, and
-                   // that all calls before call `index` are complete here
-    kOpen,         // `rank` is ready for the pieces of a large call, those of both phases
+    kTell,         // tell all other ranks of the call, with the data for them if the plan says so,
+                   // and that all calls before call `index` are complete here
+    kOpen,         // `rank` is ready for the pieces of the call, those of both phases
     kReduce,       // piece `index` of the own part has come from all ranks: reduce it, call Reduced
     kSendReduced,  // send piece `index` of the reduced own part to all other ranks
     kComplete,     // the result is there. The data for other ranks may still be on its way
@@ -68,10 +68,10 @@ class GroupLedger {
   absl::StatusOr<uint64_t> Enter(const CollectiveCall& call, absl::Time now, absl::Duration timeout,
                                  GroupEffects& effects);
   // `from` has entered a call, and has completed all calls before `completed`. Returns whether what
-  // came with the notice is to be kept for the
-  // call: not if the group has failed before, or fails because the ranks differ in this call. The
-  // notice may complete the call and then fail the group, because a later call cannot begin; the
-  // completed call needs what came. Errors: INVALID_ARGUMENT for what an honest rank never sends.
+  // came with the notice is to be kept for the call: not if the group has failed before, or fails
+  // because the ranks differ in this call. The notice may complete the call and then fail the
+  // group, because a later call cannot begin; the completed call needs what came. Errors:
+  // INVALID_ARGUMENT for what an honest rank never sends.
   absl::StatusOr<bool> Heard(int from, uint64_t number, uint64_t completed,
                              const CollectiveCall& call, GroupEffects& effects);
   // `rank` has taken note that this rank has entered a call.
@@ -115,7 +115,7 @@ class GroupLedger {
     bool heard = false;
     bool told = false;
     bool has_form = false;         // as it has made the call
-    bool open = false;             // for the pieces of a large call
+    bool open = false;             // for pieces of the call
     std::vector<bool> arrived[2];  // by piece, for each phase
     size_t pieces_left = 0;        // that have not come, of both phases
   };
@@ -137,7 +137,7 @@ class GroupLedger {
     size_t pieces_left = 0;
     std::vector<int> arrivals;  // by piece that is to be reduced: the ranks it came from
     size_t reductions_left = 0;
-    bool reducing = false;  // a small call: its only reduction has been asked for
+    bool reducing = false;  // the only reduction of what the notices bring has been asked for
   };
   using Calls = std::map<uint64_t, Call>;
 

@@ -10,7 +10,8 @@ namespace psd::services {
 namespace {
 
 constexpr PlanLimits kLimits{/*small_bytes=*/256, /*piece_bytes=*/128,
-                             /*most_direct_bytes=*/1200, /*most_extra_bytes=*/1800};
+                             /*most_direct_bytes=*/1200, /*most_extra_bytes=*/1800,
+                             /*notice_bytes=*/0};
 
 CollectiveCall Call(Operation operation, int64_t rows, int root = 0) {
   CollectiveCall call;
@@ -36,16 +37,23 @@ void ExpectPiecesCover(const CallPlan& plan, int phase, int from, int to) {
 
 TEST(CallPlanTest, ASmallAllReduceBringsAllInputsToAllRanks) {
   const CallPlan plan(Call(Operation::kAllReduce, 64), 4, kLimits);
-  EXPECT_TRUE(plan.is_small());
+  EXPECT_TRUE(plan.tells_bytes());
+  EXPECT_FALSE(plan.sends_pieces());
   EXPECT_FALSE(plan.reduces_pieces());
   EXPECT_EQ(plan.Block(0, 1, 2).size, 256u);
   EXPECT_EQ(plan.Block(1, 1, 2).size, 0u);
 }
 
-TEST(CallPlanTest, TheFirstTooLargeCallIsLarge) {
-  EXPECT_FALSE(CallPlan(Call(Operation::kAllReduce, 65), 4, kLimits).is_small());
-  EXPECT_TRUE(CallPlan(Call(Operation::kReduceScatter, 4 * 64), 4, kLimits).is_small());
-  EXPECT_FALSE(CallPlan(Call(Operation::kReduceScatter, 4 * 65), 4, kLimits).is_small());
+TEST(CallPlanTest, SmallBlocksTravelWithTheNotice) {
+  for (const int ranks : {4, 100}) {
+    const auto tells = [&](Operation operation, int64_t elements) {
+      return CallPlan(Call(operation, elements), ranks, kLimits).tells_bytes();
+    };
+    EXPECT_TRUE(tells(Operation::kAllGather, 64));
+    EXPECT_FALSE(tells(Operation::kAllGather, 65));
+    EXPECT_TRUE(tells(Operation::kReduceScatter, ranks * 64));
+    EXPECT_FALSE(tells(Operation::kReduceScatter, ranks * 65));
+  }
 }
 
 TEST(CallPlanTest, ThePartsOfALargeAllReduceCoverTheTensorOnce) {
@@ -76,7 +84,8 @@ TEST(CallPlanTest, ThePartsOfALargeAllReduceCoverTheTensorOnce) {
 TEST(CallPlanTest, ADirectAllReduceBringsAllPiecesOfAllInputsToAllRanks) {
   for (const int ranks : {2, 4}) {
     const CallPlan plan(Call(Operation::kAllReduce, 300), ranks, kLimits);
-    EXPECT_FALSE(plan.is_small());
+    EXPECT_FALSE(plan.tells_bytes());
+    EXPECT_TRUE(plan.sends_pieces());
     EXPECT_TRUE(plan.reduces_pieces());
     EXPECT_FALSE(plan.has_second_phase());
     EXPECT_EQ(plan.Block(0, 1, 0).size, 1200u);
@@ -103,27 +112,76 @@ TEST(CallPlanTest, AnAllReduceIsDirectIfThatSendsFewMoreBytes) {
   EXPECT_TRUE(direct(64, 3, limits)) << "small calls are direct in any case";
 }
 
-TEST(CallPlanTest, RanksThatShareMemorySendMoreWithTheNotice) {
+TEST(CallPlanTest, BlocksThatAreNotSmallTravelWithTheNoticeIfFewComeToARank) {
   PlanLimits limits = kLimits;
-  limits.small_shared_bytes = 400;
-  limits.most_shared_bytes = 1000;
-  const auto small = [&](int64_t elements, int ranks, bool shares_memory) {
+  limits.notice_bytes = 400;
+  limits.most_notice_bytes = 1000;
+  const auto tells = [&](Operation operation, int64_t elements, int ranks) {
+    const CallPlan plan(Call(operation, elements), ranks, limits);
+    if (plan.tells_bytes()) {
+      EXPECT_EQ(plan.Pieces(0, 0, 1), 1u);
+      ExpectPiecesCover(plan, 0, 0, 1);
+      EXPECT_FALSE(plan.sends_pieces());
+    }
+    return plan.tells_bytes();
+  };
+  EXPECT_TRUE(tells(Operation::kAllGather, 100, 3));
+  EXPECT_FALSE(tells(Operation::kAllGather, 101, 3));
+  EXPECT_FALSE(tells(Operation::kAllGather, 100, 4)) << "1,200 bytes from 3 ranks";
+  EXPECT_TRUE(tells(Operation::kReduceScatter, 3 * 100, 3));
+  EXPECT_FALSE(tells(Operation::kReduceScatter, 4 * 100, 4));
+  EXPECT_TRUE(tells(Operation::kBroadcast, 100, 3));
+  EXPECT_TRUE(CallPlan(Call(Operation::kAllReduce, 100), 1, limits).tells_bytes());
+}
+
+// Of 1,000 bytes rank j gets part j with the notices, and sends its sums in a piece of its own.
+TEST(CallPlanTest, ThePartsOfAnAllReduceMayTravelWithTheNoticeToo) {
+  PlanLimits limits = kLimits;
+  limits.most_direct_bytes = 0;
+  limits.notice_bytes = 384;
+  limits.most_notice_bytes = 768;
+  const CallPlan plan(Call(Operation::kAllReduce, 250), 3, limits);
+  EXPECT_TRUE(plan.tells_bytes());
+  EXPECT_TRUE(plan.has_second_phase());
+  EXPECT_TRUE(plan.sends_pieces());
+  EXPECT_TRUE(plan.reduces_pieces());
+  for (int rank = 0; rank < 3; ++rank) {
+    for (int phase : {0, 1}) {
+      const int other = (rank + 1) % 3;
+      EXPECT_EQ(plan.Pieces(phase, rank, other), 1u);
+      ExpectPiecesCover(plan, phase, rank, other);
+    }
+  }
+  EXPECT_FALSE(CallPlan(Call(Operation::kAllReduce, 289), 3, limits).tells_bytes())
+      << "a part has 448 bytes";
+  limits.most_notice_bytes = 767;
+  EXPECT_FALSE(CallPlan(Call(Operation::kAllReduce, 250), 3, limits).tells_bytes())
+      << "a rank gets two parts of up to 384 bytes";
+}
+
+TEST(CallPlanTest, AnAllReduceOfRanksThatShareMemoryIsDirectIfItTravelsWithTheNotice) {
+  PlanLimits limits = kLimits;
+  limits.most_direct_bytes = 0;
+  limits.notice_bytes = 400;
+  limits.most_notice_bytes = 1000;
+  const auto direct = [&](int64_t elements, int ranks, bool shares_memory) {
     CollectiveCall call = Call(Operation::kAllReduce, elements);
     call.shares_memory = shares_memory;
     const CallPlan plan(call, ranks, limits);
     EXPECT_EQ(plan.reduces_pieces(), elements > 64);
-    if (plan.is_small() && plan.reduces_pieces()) {
+    if (!plan.has_second_phase()) {
+      EXPECT_TRUE(plan.tells_bytes());
       EXPECT_EQ(plan.Pieces(0, 0, 0), 1u);
       ExpectPiecesCover(plan, 0, 0, 0);
     }
-    return plan.is_small();
+    return !plan.has_second_phase();
   };
-  EXPECT_TRUE(small(100, 3, true));
-  EXPECT_FALSE(small(101, 3, true));
-  EXPECT_FALSE(small(100, 3, false));
-  EXPECT_FALSE(small(100, 4, true)) << "1,200 bytes from 3 ranks";
-  EXPECT_TRUE(small(64, 100, true)) << "small without shared memory, too";
-  EXPECT_TRUE(small(100, 1, true));
+  EXPECT_TRUE(direct(100, 3, true));
+  EXPECT_FALSE(direct(101, 3, true));
+  EXPECT_FALSE(direct(100, 3, false));
+  EXPECT_FALSE(direct(100, 4, true)) << "1,200 bytes from 3 ranks";
+  EXPECT_TRUE(direct(64, 100, true)) << "small calls are direct in any case";
+  EXPECT_TRUE(direct(100, 1, true));
 }
 
 TEST(CallPlanTest, AReduceScatterBringsEqualBlocksToTheRanks) {
@@ -159,7 +217,8 @@ TEST(CallPlanTest, OnlyTheRootGivesOrGets) {
 
 TEST(CallPlanTest, EmptyTensorsTravelNot) {
   const CallPlan plan(Call(Operation::kAllReduce, 0), 3, kLimits);
-  EXPECT_TRUE(plan.is_small());
+  EXPECT_TRUE(plan.tells_bytes());
+  EXPECT_FALSE(plan.sends_pieces());
   EXPECT_EQ(plan.Pieces(0, 0, 1), 0u);
 }
 

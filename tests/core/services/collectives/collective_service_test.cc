@@ -214,7 +214,7 @@ TEST_F(CollectiveServiceTest, WrongMessagesOfARankAreRefusedAndTheGroupGoesOn) {
   const auto refused = [](const absl::Status& status) { return absl::IsInvalidArgument(status); };
   CollectiveCall large;  // to which only b brings data
   large.operation = Operation::kGather;
-  large.form = TensorForm{DType::kF32, {100'000}};
+  large.form = TensorForm{DType::kF32, {400'000}};
   EXPECT_TRUE(refused(Send(b_, kEnterCall, Enter(0, AllReduce(1)), "012"))) << "not a float";
   EXPECT_TRUE(refused(Send(b_, kEnterCall, Enter(0, AllReduce(1))))) << "without its data";
   EXPECT_TRUE(refused(Send(b_, kEnterCall, Enter(0, large), "0123"))) << "too early";
@@ -224,7 +224,7 @@ TEST_F(CollectiveServiceTest, WrongMessagesOfARankAreRefusedAndTheGroupGoesOn) {
   EXPECT_TRUE(refused(Send(b_, kEnterCall, Enter(0, unknown), "0123")));
   EXPECT_TRUE(refused(Send(b_, kSendPiece, Piece(0, 0, 0), "0123"))) << "nobody has made the call";
 
-  const Tensor ones = Must(Tensor::Full({100'000}, DType::kF32, 1));
+  const Tensor ones = Must(Tensor::Full({400'000}, DType::kF32, 1));
   const auto gathered = group_->Start(large, {ones}, absl::Seconds(60));
   EXPECT_TRUE(refused(Send(b_, kSendPiece, Piece(0, 0, 0), "0123"))) << "not made by this rank";
   EXPECT_TRUE(Send(b_, kEnterCall, Enter(0, large)).ok());
@@ -234,7 +234,7 @@ TEST_F(CollectiveServiceTest, WrongMessagesOfARankAreRefusedAndTheGroupGoesOn) {
   EXPECT_TRUE(refused(Send(b_, kSendPiece, Piece(0, 0, 99), "0123")));
   EXPECT_FALSE(gathered.IsReady());
   EXPECT_TRUE(group_->failure().ok());
-  EXPECT_TRUE(Send(b_, kSendPiece, Piece(0, 0, 0), std::string(400'000, '\0')).ok());
+  EXPECT_TRUE(Send(b_, kSendPiece, Piece(0, 0, 0), std::string(1'600'000, '\0')).ok());
   EXPECT_EQ(Must(gathered.Wait()).size(), 2u);
 }
 
@@ -367,12 +367,13 @@ TEST_F(CollectiveServiceTest, ACompleteCallKeepsItsResultWhenTheGroupFailsBefore
 
 // Nobody waits for the first results, so that threads which receive messages complete the calls.
 TEST_F(CollectiveServiceTest, LargeNoticesOfRanksThatShareMemoryAreReducedOnOtherThreads) {
-  const auto parts = MakeTwo(a_);
+  Connect(b_, c_);
+  const auto parts = MakeThree();
   for (const auto& part : parts) part->set_shares_memory(true);
   constexpr int64_t kElements = (1 << 20) / sizeof(float);
   for (int round = 0; round < 20; ++round) {
     std::vector<Future<CollectiveGroup::Tensors>> sums;
-    for (float number : {1.0f, 2.0f}) {
+    for (float number : {1.0f, 2.0f, 4.0f}) {
       sums.push_back(parts[sums.size()]->Start(
           AllReduce(kElements), {Must(Tensor::Full({kElements}, DType::kF32, number))},
           absl::Seconds(60)));
@@ -381,7 +382,7 @@ TEST_F(CollectiveServiceTest, LargeNoticesOfRanksThatShareMemoryAreReducedOnOthe
       while (round < 10 && !sum.IsReady()) std::this_thread::yield();
       ASSERT_TRUE(sum.Wait().ok()) << sum.Wait().status();
       const Tensor& result = sum.Wait()->at(0);
-      for (int64_t i = 0; i < kElements; ++i) ASSERT_EQ(result.data<float>()[i], 3);
+      for (int64_t i = 0; i < kElements; ++i) ASSERT_EQ(result.data<float>()[i], 7);
     }
   }
 }
@@ -417,20 +418,18 @@ TEST_F(CollectiveServiceTest, ARankWhoseSumsAreLateIsNamedASecondAfterTheDeadlin
   const auto advance = [&](absl::Duration by) { Advance(clock, timers, by); };
   constexpr int kPart = 100'000;
   const CollectiveCall call = AllReduce(3 * kPart);
-  const auto serve_piece = [&](int from, uint32_t phase) {
-    return group->ServePiece(from, Piece(0, phase, 0),
-                             {Buffer::FromString(std::string(kPart * sizeof(float), '\0'))});
-  };
+  const Buffer part = Buffer::FromString(std::string(kPart * sizeof(float), '\0'));
   const auto sum =
       group->Start(call, {Must(Tensor::Full({3 * kPart}, DType::kF32, 1))}, absl::Seconds(60));
   for (int from : {1, 2}) {
-    EXPECT_TRUE(group->ServeEnter(from, Enter(0, call), {}).ok());
-    EXPECT_TRUE(serve_piece(from, 0).ok());
+    EXPECT_TRUE(group->ServeEnter(from, Enter(0, call), {part}).ok());
+    EXPECT_TRUE(absl::IsInvalidArgument(group->ServePiece(from, Piece(0, 0, 0), {part})))
+        << "the notice has brought it";
   }
   advance(absl::Seconds(60));
   advance(absl::Milliseconds(100));  // in which it reads what has come
   EXPECT_TRUE(group->failure().ok()) << group->failure();
-  EXPECT_TRUE(serve_piece(1, 1).ok());
+  EXPECT_TRUE(group->ServePiece(1, Piece(0, 1, 0), {part}).ok());
   advance(absl::ZeroDuration());
   EXPECT_TRUE(group->failure().ok()) << group->failure();
   advance(absl::Seconds(1));

@@ -23,7 +23,8 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 constexpr PlanLimits kLimits{/*small_bytes=*/64, /*piece_bytes=*/128,
-                             /*most_direct_bytes=*/0, /*most_extra_bytes=*/0};
+                             /*most_direct_bytes=*/0, /*most_extra_bytes=*/0,
+                             /*notice_bytes=*/0};
 constexpr absl::Duration kTimeout = absl::Seconds(5);
 const absl::Time kStart = absl::UnixEpoch();
 
@@ -42,6 +43,9 @@ CollectiveCall Barrier() {
 // Rank 0 of three.
 class GroupLedgerTest : public ::testing::Test {
  protected:
+  explicit GroupLedgerTest(const PlanLimits& limits = kLimits)
+      : ledger_("ranks", {"a", "b", "c"}, 0, limits) {}
+
   uint64_t Enter(const CollectiveCall& call, absl::Duration timeout = kTimeout) {
     const auto number = ledger_.Enter(call, kStart, timeout, effects_);
     EXPECT_TRUE(number.ok()) << number.status();
@@ -74,7 +78,7 @@ class GroupLedgerTest : public ::testing::Test {
     return detail.has_value() ? detail->worker : "";
   }
 
-  GroupLedger ledger_{"ranks", {"a", "b", "c"}, 0, kLimits};
+  GroupLedger ledger_;
   GroupEffects effects_;
 };
 
@@ -164,6 +168,61 @@ TEST_F(GroupLedgerTest, ALargeAllReduceReducesThenGathers) {
   EXPECT_EQ(Effects(), "");
   ledger_.Stored(0, effects_);
   EXPECT_EQ(Effects(), "complete 0");
+}
+
+// The notices bring the parts, so a rank sends pieces of sums only.
+class NoticesBringParts : public GroupLedgerTest {
+ protected:
+  NoticesBringParts()
+      : GroupLedgerTest({/*small_bytes=*/64, /*piece_bytes=*/128, /*most_direct_bytes=*/0,
+                         /*most_extra_bytes=*/0, /*notice_bytes=*/256, /*most_notice_bytes=*/512}) {
+  }
+};
+
+TEST_F(NoticesBringParts, AnAllReduceReducesWithTheLastNoticeThenGathers) {
+  Enter(AllReduce(100));
+  EXPECT_EQ(Effects(), "tell 0");
+  Heard(1, 0, AllReduce(100));
+  EXPECT_EQ(Effects(), "open 0 to 1");
+  EXPECT_TRUE(absl::IsInvalidArgument(ledger_.Arrived(1, 0, 0, 0, effects_)))
+      << "the notice has brought it";
+  EXPECT_TRUE(ledger_.Arrived(1, 0, 1, 0, effects_).ok());
+  ledger_.Stored(0, effects_);
+  EXPECT_EQ(Effects(), "");
+  Heard(2, 0, AllReduce(100));
+  EXPECT_EQ(Effects(), "open 0 to 2, reduce 0 piece 0");
+  ledger_.Reduced(0, 0, effects_);
+  EXPECT_EQ(Effects(), "send-reduced 0 piece 0");
+  EXPECT_TRUE(ledger_.Arrived(2, 0, 1, 0, effects_).ok());
+  EXPECT_EQ(Effects(), "");
+  ledger_.Stored(0, effects_);
+  EXPECT_EQ(Effects(), "complete 0");
+}
+
+TEST_F(NoticesBringParts, AllSumsMayComeBeforeThisRankHasReducedItsPart) {
+  Enter(AllReduce(100));
+  for (int rank : {1, 2}) {
+    EXPECT_TRUE(ledger_.Arrived(rank, 0, 1, 0, effects_).ok());
+    ledger_.Stored(0, effects_);
+  }
+  EXPECT_EQ(Effects(), "tell 0");
+  for (int rank : {1, 2}) Heard(rank, 0, AllReduce(100));
+  EXPECT_EQ(Effects(), "open 0 to 1, open 0 to 2, reduce 0 piece 0");
+  ledger_.Reduced(0, 0, effects_);
+  EXPECT_EQ(Effects(), "send-reduced 0 piece 0, complete 0");
+}
+
+TEST_F(NoticesBringParts, ARankWhoseSumsAreMissingIsNamed) {
+  Enter(AllReduce(100));
+  for (int rank : {1, 2}) Heard(rank, 0, AllReduce(100));
+  ledger_.Reduced(0, 0, effects_);
+  EXPECT_TRUE(ledger_.Arrived(1, 0, 1, 0, effects_).ok());
+  ledger_.Stored(0, effects_);
+  ledger_.Expire(kStart + kTimeout, effects_);
+  EXPECT_TRUE(ledger_.failure().ok()) << "rank 2 may wait for another one, which speaks first";
+  ledger_.Expire(kStart + kTimeout + absl::Seconds(1), effects_);
+  EXPECT_EQ(Culprit(), "c");
+  EXPECT_THAT(Failure(), HasSubstr("for sums of rank 2 (c)"));
 }
 
 TEST_F(GroupLedgerTest, OnlySixteenCallsAreBegunBeyondTheOldest) {

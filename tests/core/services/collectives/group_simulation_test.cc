@@ -29,9 +29,12 @@
 namespace psd::services {
 namespace {
 
-// So small that a few hundred elements are several pieces, and that all-reduces go both ways.
-constexpr PlanLimits kLimits{/*small_bytes=*/64, /*piece_bytes=*/128,
-                             /*most_direct_bytes=*/1000, /*most_extra_bytes=*/512};
+// So small that a few hundred elements are several pieces, that all-reduces go both ways, and that
+// both with and without notices which bring data.
+constexpr PlanLimits kLimits{
+    /*small_bytes=*/64,         /*piece_bytes=*/128,
+    /*most_direct_bytes=*/1000, /*most_extra_bytes=*/512,
+    /*notice_bytes=*/400,       /*most_notice_bytes=*/1200};
 constexpr absl::Duration kTimeout = absl::Seconds(1);
 
 enum class Fault {
@@ -305,7 +308,7 @@ class Simulation {
     for (int to = 0; to < size(); ++to) {
       if (to == rank) continue;
       std::optional<Buffer> data;
-      if (plan != nullptr && plan->is_small() && plan->Pieces(0, rank, to) > 0)
+      if (plan != nullptr && plan->tells_bytes() && plan->Pieces(0, rank, to) > 0)
         data = running.data.Outgoing(0, to, 0);
       Post(to,
            [this, rank, to, number, completed, call = running.data.call(), data](
@@ -333,7 +336,8 @@ class Simulation {
     RunningCall& running = Running(rank, number);
     EXPECT_FALSE(running.open[to]);
     running.open[to] = true;
-    const size_t pieces = running.data.plan()->Pieces(0, rank, to);
+    const CallPlan& plan = *running.data.plan();
+    const size_t pieces = plan.tells_bytes() ? 0 : plan.Pieces(0, rank, to);
     for (size_t index = 0; index < pieces; ++index) SendPiece(rank, number, to, 0, index);
     for (const size_t index : running.reduced) SendPiece(rank, number, to, 1, index);
   }
