@@ -140,13 +140,19 @@ void ContextState::AddKnownWorker(const std::string& peer) {
   if (!Contains(known_workers_, peer)) known_workers_.push_back(peer);
 }
 
-rref::SessionKey ContextState::AddCallee(const std::string& callee) {
+bool ContextState::AddCallee(const std::string& callee) {
   AddKnownWorker(callee);
   MutexLock lock(mutex_);
-  return callees_.try_emplace(callee).first->second;
+  return callees_.try_emplace(callee).second;
 }
 
-void ContextState::Answered(const std::string& callee, rref::SessionKey session) {
+rref::SessionKey ContextState::SessionOn(const std::string& callee) const {
+  MutexLock lock(mutex_);
+  const auto known = callees_.find(callee);
+  return known != callees_.end() ? known->second : rref::SessionKey();
+}
+
+void ContextState::SetSession(const std::string& callee, rref::SessionKey session) {
   MutexLock lock(mutex_);
   auto known = callees_.find(callee);
   if (known != callees_.end() && known->second.epoch == 0) known->second = session;

@@ -51,17 +51,17 @@ class ContextState {
 
   // Records that a message to or from `peer` has carried this context.
   void AddKnownWorker(const std::string& peer) PSD_EXCLUDES(mutex_);
-  // Records that a request from here will carry this context to `callee`. The part of the context
-  // on `callee` lives as long as our session there. Returns that session; epoch 0 if `callee` has
-  // not answered yet.
-  rref::SessionKey AddCallee(const std::string& callee) PSD_EXCLUDES(mutex_);
-  // Records that `callee` has answered such a request in our session `session` there. Only the
-  // first answer counts: the part of the context is filed under its session.
-  void Answered(const std::string& callee, rref::SessionKey session) PSD_EXCLUDES(mutex_);
+  // Records that a request from here will carry this context to `callee`. Returns whether it is the
+  // first one. The part of the context on `callee` lives as long as our session there.
+  bool AddCallee(const std::string& callee) PSD_EXCLUDES(mutex_);
+  // Records that the part on `callee` is in our session `session` there. Only the first session
+  // counts: that of the first request, or if there was none yet, that of the first answer.
+  void SetSession(const std::string& callee, rref::SessionKey session) PSD_EXCLUDES(mutex_);
+  // Returns that session; epoch 0 if it is not known.
+  rref::SessionKey SessionOn(const std::string& callee) const PSD_EXCLUDES(mutex_);
   // To be called when our session `session` on `peer` has ended for `reason`. If `peer` is a
   // callee, its part of this context is lost, and the context becomes unusable. Nothing changes if
-  // the callee has answered in another session, because this is then a late notice about an earlier
-  // one.
+  // its part is in another session, because this is then a late notice about an earlier one.
   void LoseSession(const std::string& peer, rref::SessionKey session, const absl::Status& reason)
       PSD_EXCLUDES(mutex_);
   // OK, or the reason for which the first part of this context was lost.

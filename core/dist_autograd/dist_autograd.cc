@@ -53,7 +53,9 @@ absl::Status DistAutograd::WrapRequest(const std::shared_ptr<ContextState>& cont
                                        rpc::Request& request) {
   // The callee is added before the context is looked up. So either a release finds the callee, or
   // the lookup finds the context released.
-  const rref::SessionKey session = context->AddCallee(callee);
+  // Then the session is looked up. So if it ends, the notice of that finds the callee.
+  if (context->AddCallee(callee)) context->SetSession(callee, core_->SessionOn(callee));
+  const rref::SessionKey session = context->SessionOn(callee);
   PSD_RETURN_IF_ERROR(core_->table().Find(context->id()));
   PSD_RETURN_IF_ERROR(context->usable());
   PSD_ASSIGN_OR_RETURN(std::string bytes, core_->Describe(*context, variables));
@@ -116,7 +118,7 @@ absl::StatusOr<std::vector<Variable>> DistAutograd::UnwrapReply(
     const std::shared_ptr<ContextState>& context, const rpc::Reply& reply,
     std::vector<Tensor> tensors) {
   if (context != nullptr)
-    context->Answered(reply.callee.name, {reply.callee.incarnation, reply.epoch});
+    context->SetSession(reply.callee.name, {reply.callee.incarnation, reply.epoch});
   const std::string* bytes = AttachmentOf(reply);
   if (context == nullptr || bytes == nullptr) return Core::Constants(std::move(tensors));
   PSD_ASSIGN_OR_RETURN(MessageInfo info, DecodeMessageInfo(*bytes));

@@ -47,9 +47,10 @@ class DistAutograd {
   static constexpr uint32_t kTag = kAutogradTag;
 
   // For the caller, before sending: attaches to `request` what the callee needs, and binds it to
-  // the session there that has the context's part: in any other session the callee would begin a
-  // new part. `variables` are all tensors of the request, in order. Errors: NOT_FOUND for a
-  // released context; ABORTED for one that has lost a part; RESOURCE_EXHAUSTED.
+  // the session there that has the context's part, if that is known: in another one there would be
+  // no such context, or, after a restart of the callee, a new part of it. `variables` are all
+  // tensors of the request, in order. Errors: NOT_FOUND for a released context; the reason of the
+  // loss for one that has lost a part; RESOURCE_EXHAUSTED.
   absl::Status WrapRequest(const std::shared_ptr<ContextState>& context, const std::string& callee,
                            const std::vector<Variable>& variables, rpc::Request& request);
   // For the callee, after receiving: makes variables of the request's tensors. Those that require

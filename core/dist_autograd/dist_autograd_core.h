@@ -64,6 +64,14 @@ class DistAutograd::Core : public PassHost, public std::enable_shared_from_this<
   Future<Unit> Start(const std::shared_ptr<ContextState>& context,
                      absl::StatusOr<std::vector<Root>> roots, const BackwardOptions& options);
 
+  // Our session on a worker. Epoch 0: there is none.
+  rref::SessionKey SessionOn(const std::string& peer) {
+    const rref::Gate::Entry entry(gate_);
+    if (!entry.open()) return {};
+    const rpc::SessionOnPeer session = agent_.SessionOn(peer);
+    return {session.incarnation, session.epoch};
+  }
+
   // The functions of PassHost.
   const rpc::PeerInfo& self() const override { return self_; }
   Future<rpc::Reply> Send(const std::string& peer, rpc::Request request,

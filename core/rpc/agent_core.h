@@ -51,6 +51,7 @@ class AgentCore : public std::enable_shared_from_this<AgentCore> {
       PSD_EXCLUDES(mutex_);
   void CancelCall(const ClientCall& call) PSD_EXCLUDES(mutex_);
   MethodKind KindOf(const Request& request) const;
+  SessionOnPeer SessionOn(const std::string& peer) const PSD_EXCLUDES(mutex_);
   std::vector<PeerStatus> Peers() const PSD_EXCLUDES(mutex_);
   Reach ReachOf(const std::string& name) const PSD_EXCLUDES(mutex_);
   void BeginDraining() PSD_EXCLUDES(mutex_);

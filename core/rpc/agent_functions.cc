@@ -61,6 +61,13 @@ Reach AgentCore::ReachOf(const std::string& name) const {
   return found->second->unreachable() ? Reach::kLost : Reach::kReachable;
 }
 
+SessionOnPeer AgentCore::SessionOn(const std::string& peer) const {
+  MutexLock lock(mutex_);
+  const auto found = sessions_.callers().find(peer);
+  if (found == sessions_.callers().end()) return {};
+  return {found->second->peer_info().incarnation, found->second->epoch()};
+}
+
 std::vector<PeerStatus> AgentCore::Peers() const {
   std::map<std::string, PeerStatus> peers;  // by name
   MutexLock lock(mutex_);

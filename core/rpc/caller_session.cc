@@ -54,7 +54,8 @@ void CallerSession::Start(absl::Time now, CallId id, CallSpec spec, Actions& act
     return;
   }
   if (spec.only_epoch != 0 && spec.only_epoch != epoch_) {
-    absl::Status status = SessionGone(spec.only_epoch);
+    absl::Status status =
+        state_ == State::kLeft && OfSession(spec) ? PeerStops() : SessionGone(spec);
     actions.push_back(CompleteAction{std::move(spec.body), std::move(status), peer_});
     return;
   }

@@ -184,7 +184,7 @@ class CallerSession {
   void OnRestarted(Incarnation now_there, Actions& actions);
   void OnEnded(const absl::Status& why, Actions& actions);
   void FailOtherIncarnations(Actions& actions);
-  absl::Status SessionGone(uint64_t epoch) const;
+  absl::Status SessionGone(const CallSpec& spec) const;
   absl::Status WrongIncarnation(Incarnation meant, Incarnation actual) const;
   void GiveUpIfGone(Actions& actions);
   absl::Status Unreachable() const;

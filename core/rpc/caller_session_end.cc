@@ -75,11 +75,17 @@ void CallerSession::LoseSession(const absl::Status& reason, const absl::Status& 
   unannounced_reads_ = 0;
 }
 
-absl::Status CallerSession::SessionGone(uint64_t epoch) const {
+absl::Status CallerSession::SessionGone(const CallSpec& spec) const {
+  const std::string there =
+      spec.only_incarnation == 0
+          ? peer_.name
+          : absl::StrCat("incarnation ", IncarnationToString(spec.only_incarnation), " of ",
+                         peer_.name);
   return WithDetail(
-      absl::AbortedError(absl::StrCat("the call was for the session (epoch ", epoch, ") of ",
-                                      self_.name, " on ", peer_.name, ", which has ended")),
-      ErrorDetail{peer_.name, "", "fetch what you need again in the new session", false});
+      absl::AbortedError(absl::StrCat("the call was for the session (epoch ", spec.only_epoch,
+                                      ") of ", self_.name, " on ", there, ", which has ended")),
+      ErrorDetail{peer_.name, "", "fetch what you need again in the new session, in a new context",
+                  false});
 }
 
 void CallerSession::OnRestarted(Incarnation now_there, Actions& actions) {

@@ -247,17 +247,34 @@ struct Destination {
   bool session_bound = false;
 };
 
+namespace internal {
+
+// The error of a call that refers to what two incarnations of a worker have.
+inline absl::Status OfTwoLives(const std::string& worker, Incarnation one, Incarnation other) {
+  return WithDetail(absl::AbortedError(absl::StrCat(
+                        "the call refers to what incarnations ", IncarnationToString(one), " and ",
+                        IncarnationToString(other), " of ", worker, " have: it was restarted")),
+                    ErrorDetail{worker, "", "look up its names again, in a new context", false});
+}
+
+}  // namespace internal
+
 // Sends a request that is encoded already, such as one with values. Returns a future of the reply,
 // or of the whole rpc::Reply if the declared type is Contents. Errors: those of
-// RpcAgent::StartCall; INVALID_ARGUMENT for a reply that cannot be parsed.
+// RpcAgent::StartCall; INVALID_ARGUMENT for a reply that cannot be parsed; ABORTED if the request
+// and `to` are for different incarnations.
 template <typename RequestType, typename ReplyType>
 auto Ask(RpcAgent& agent, const Declared<RequestType, ReplyType>& method, const Destination& to,
          Request request, const CallOptions& options) {
   request.method = method.info.name;
   request.kind = method.info.kind;
+  const Incarnation bound = request.only_incarnation;
   if (to.only_incarnation != 0) request.only_incarnation = to.only_incarnation;
   if (to.session_bound) request.session_bound = true;
-  Future<Reply> reply = agent.StartCall(to.worker, std::move(request), options).reply();
+  Future<Reply> reply =
+      bound != 0 && bound != request.only_incarnation
+          ? Future<Reply>::Ready(internal::OfTwoLives(to.worker, bound, request.only_incarnation))
+          : agent.StartCall(to.worker, std::move(request), options).reply();
   if constexpr (std::is_same_v<ReplyType, Contents>) {
     return reply;
   } else {

@@ -68,6 +68,7 @@ class RpcAgentImpl : public RpcAgent {
     });
   }
 
+  SessionOnPeer SessionOn(const std::string& peer) const override { return core_->SessionOn(peer); }
   std::vector<PeerStatus> Peers() const override { return core_->Peers(); }
   Reach ReachOf(const std::string& name) const override { return core_->ReachOf(name); }
   void BeginDraining() override { core_->BeginDraining(); }

@@ -132,6 +132,13 @@ struct Reply {
   const std::string* attachment(uint32_t tag) const;
 };
 
+// A session of this worker on a peer. The peer issues the epochs, so another incarnation of it may
+// issue the same ones.
+struct SessionOnPeer {
+  Incarnation incarnation = 0;
+  uint64_t epoch = 0;
+};
+
 struct Request {
   std::string method;
   Payload payload;
@@ -270,6 +277,9 @@ class RpcAgent {
   // Starts a call. `peer` may be this worker itself; such a call does not go through the carrier.
   virtual Call StartCall(const std::string& peer, Request request, const CallOptions& options) = 0;
 
+  // Returns this worker's session on a peer, or on itself. Epoch 0: there is none yet, or not any
+  // more.
+  virtual SessionOnPeer SessionOn(const std::string& peer) const = 0;
   virtual std::vector<PeerStatus> Peers() const = 0;
   virtual Reach ReachOf(const std::string& name) const = 0;
 

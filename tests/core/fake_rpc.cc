@@ -131,6 +131,12 @@ Future<rpc::PeerInfo> FakeAgent::Connect(const std::string& name, const rpc::Cal
   return Future<rpc::PeerInfo>::Ready(it->second->self_);
 }
 
+rpc::SessionOnPeer FakeAgent::SessionOn(const std::string& peer) const {
+  const auto found = network_.agents_.find(peer);
+  if (found == network_.agents_.end()) return {};
+  return {found->second->self_.incarnation, epoch_};
+}
+
 rpc::Call FakeAgent::StartCall(const std::string& peer, rpc::Request request,
                                const rpc::CallOptions&) {
   Promise<rpc::Reply> answer;

@@ -118,6 +118,7 @@ class FakeAgent : public rpc::RpcAgent {
   Future<rpc::PeerInfo> Connect(const std::string& name, const rpc::CallOptions&) override;
   rpc::Call StartCall(const std::string& peer, rpc::Request request,
                       const rpc::CallOptions& options) override;
+  rpc::SessionOnPeer SessionOn(const std::string& peer) const override;
   std::vector<rpc::PeerStatus> Peers() const override { return {}; }
   rpc::Reach ReachOf(const std::string&) const override { return rpc::Reach::kReachable; }
   // Only runs the callbacks: further calls are served as before.

@@ -199,6 +199,9 @@ absl::StatusOr<rref::RRef> CallService::Remote(const std::string& callee, const 
   call->result = result;
   Start(call).OnReady([this, call](const absl::StatusOr<rpc::Reply>& reply) {
     if (reply.ok()) {
+      if (call->context != nullptr) {
+        call->context->SetSession(reply->callee.name, {reply->callee.incarnation, reply->epoch});
+      }
       uses_.rrefs.Created(call->result, reply->callee.incarnation, reply->epoch);
     } else {
       auto detail = GetDetail(reply.status());

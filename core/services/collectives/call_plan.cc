@@ -12,10 +12,11 @@ CallPlan::CallPlan(const CollectiveCall& call, int ranks, const PlanLimits& limi
       root_(call.root),
       bytes_(call.form.has_value() ? call.form->NumBytes() : 0),
       piece_bytes_(limits.piece_bytes) {
+  const bool root_sends = operation_ == Operation::kBroadcast || operation_ == Operation::kScatter;
+  const size_t senders = root_sends || ranks == 1 ? 1 : static_cast<size_t>(ranks - 1);
+  const size_t most = call.shares_memory ? limits.most_shared_bytes : limits.most_notice_bytes;
   const auto fits_notice = [&](size_t block) {
-    return block <= limits.small_bytes ||
-           (block <= limits.notice_bytes &&
-            (ranks == 1 || block <= limits.most_notice_bytes / static_cast<size_t>(ranks - 1)));
+    return block <= limits.small_bytes || (block <= limits.notice_bytes && block <= most / senders);
   };
   if (operation_ == Operation::kAllReduce) {
     // On the direct way a rank sends n - 1 times all bytes, otherwise n - 1 parts of them, twice.

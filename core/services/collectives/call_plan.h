@@ -23,9 +23,9 @@ struct Range {
 };
 
 struct PlanLimits {
-  // A call in which no rank has more than this many bytes for another is small: these bytes travel
-  // with the notice that the rank has entered the call, however many ranks there are. A small
-  // all-reduce is direct.
+  // If no rank sends another more than this many bytes in phase 0, they travel with the notice that
+  // the rank has entered the call, however many ranks there are. An all-reduce of so few bytes is
+  // direct, and what is reduced then is reduced when the call completes.
   size_t small_bytes = size_t{32} << 10;
   // The bytes that are reduced at once. Bytes that are not reduced travel in one piece, which
   // carriers cut themselves. A multiple of 64.
@@ -35,13 +35,15 @@ struct PlanLimits {
   // the measurements.
   size_t most_direct_bytes = size_t{1} << 20;
   size_t most_extra_bytes = size_t{384} << 10;
-  // The bytes of phase 0 of a call that is not small travel with the notice, too, if no rank sends
-  // another more than notice_bytes, and if at most most_notice_bytes come to one rank from all
-  // others together: a rank that is late keeps them, for all calls that are under way. An
-  // all-reduce of ranks that share memory is direct if its bytes can travel so. There they are
-  // lent, if they lie in memory that can be lent, and a late rank keeps no copy of them.
+  // More bytes of phase 0 travel with the notice, too, if no rank sends another more than
+  // notice_bytes, and if at most most_notice_bytes come to one rank from all others together: a
+  // rank that is late keeps them, for all calls that are under way. To ranks that share memory
+  // most_shared_bytes may come: there they are lent, if they lie in memory that can be lent, and a
+  // late rank keeps no copy of them. An all-reduce of such ranks is direct if all inputs can travel
+  // so.
   size_t notice_bytes = size_t{1} << 20;
-  size_t most_notice_bytes = size_t{3} << 20;
+  size_t most_notice_bytes = size_t{1} << 20;
+  size_t most_shared_bytes = size_t{3} << 20;
 };
 
 // A value. Thread-compatible.

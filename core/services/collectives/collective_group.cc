@@ -13,7 +13,7 @@
 namespace psd::services {
 namespace {
 
-// A large call has at most this many pieces on their way to one rank.
+// A call has at most this many pieces on their way to one rank.
 constexpr size_t kMostInFlight = 8;
 // How much longer than its call a message may take. So the ledger names the late ranks at the
 // deadline before the messages to them fail.
@@ -26,9 +26,9 @@ constexpr absl::Duration kStall = absl::Milliseconds(500);
 constexpr absl::Duration kReadingAfterStall = absl::Seconds(1);
 // How long a task waits for room in the executor before it asks again.
 constexpr absl::Duration kRoomInExecutor = absl::Milliseconds(1);
-// The most bytes, of all ranks together, that a thread reduces although it receives messages for
-// others too, and the most that it copies into a result. Receiving them takes longer than that, and
-// another thread would begin later.
+// The most bytes, of all ranks together, that a thread reduces at once although it receives
+// messages for others too, and the most that it copies into a result. Receiving them takes longer
+// than that, and another thread would begin later.
 constexpr size_t kMostReducedHere = size_t{2} << 20;
 constexpr size_t kMostStoredHere = size_t{512} << 10;
 
@@ -162,7 +162,9 @@ Future<CollectiveGroup::Tensors> CollectiveGroup::Start(CollectiveCall call, Ten
 }
 
 void CollectiveGroup::Perform(const Steps& steps, bool own_thread) {
-  for (const auto& [effect, running] : steps) {
+  std::vector<Step> reductions;
+  for (const Step& step : steps) {
+    const auto& [effect, running] = step;
     switch (effect.kind) {
       case GroupEffect::kTell:
         Tell(effect.number, effect.index, running);
@@ -171,7 +173,7 @@ void CollectiveGroup::Perform(const Steps& steps, bool own_thread) {
         Open(effect.number, running, effect.rank);
         break;
       case GroupEffect::kReduce:
-        ReduceOrLater(effect.number, running, effect.index, own_thread);
+        reductions.push_back(step);
         break;
       case GroupEffect::kSendReduced:
         SendReduced(effect.number, running, effect.index);
@@ -184,6 +186,10 @@ void CollectiveGroup::Perform(const Steps& steps, bool own_thread) {
         break;
     }
   }
+  // They take long, and no other step waits for them.
+  size_t most_here = kMostReducedHere;
+  for (const auto& [effect, running] : reductions)
+    ReduceOrLater(effect.number, running, effect.index, own_thread, most_here);
   if (steps.empty()) return;
   MutexLock lock(mutex_);
   --performing_;
@@ -367,7 +373,7 @@ void CollectiveGroup::RunAt(absl::Time when, Task task) {
 }
 
 void CollectiveGroup::ReduceOrLater(uint64_t number, const RunningPtr& running, size_t index,
-                                    bool own_thread) {
+                                    bool own_thread, size_t& most_here) {
   Task reduce = [self = shared_from_this(), running, number, index] {
     running->data.Reduce(index);
     Steps steps;
@@ -383,9 +389,10 @@ void CollectiveGroup::ReduceOrLater(uint64_t number, const RunningPtr& running, 
   // nothing but its result: that of what the notices bring is all that this rank reduces.
   const CallPlan& plan = *running->data.plan();
   const size_t bytes = plan.Piece(0, members_.rank, members_.rank, index).size * size();
-  const bool here = own_thread || bytes <= kMostReducedHere || running->result.IsAwaitedHere();
-  if (here && plan.tells_bytes()) return reduce();
-  RunTask(std::move(reduce));
+  const bool here = own_thread || bytes <= most_here || running->result.IsAwaitedHere();
+  if (!here || !plan.tells_bytes()) return RunTask(std::move(reduce));
+  most_here -= std::min(bytes, most_here);
+  reduce();
 }
 
 void CollectiveGroup::Complete(const RunningPtr& running) {

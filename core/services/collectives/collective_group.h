@@ -138,7 +138,7 @@ class CollectiveGroup : public std::enable_shared_from_this<CollectiveGroup> {
     int phase = 0;
     size_t index = 0;
   };
-  // The pieces of a large call for one rank.
+  // The pieces of a call for one rank.
   struct Line {
     bool open = false;
     size_t in_flight = 0;
@@ -177,7 +177,10 @@ class CollectiveGroup : public std::enable_shared_from_this<CollectiveGroup> {
   void SendReduced(uint64_t number, const RunningPtr& running, size_t index) PSD_EXCLUDES(mutex_);
   // Sends pieces that wait in the line, as long as few enough are in flight.
   void Pump(uint64_t number, const RunningPtr& running, int to) PSD_EXCLUDES(mutex_);
-  void ReduceOrLater(uint64_t number, const RunningPtr& running, size_t index, bool own_thread);
+  // Reduces here, or on the executor. `most_here` is how many bytes a thread that receives messages
+  // may still reduce.
+  void ReduceOrLater(uint64_t number, const RunningPtr& running, size_t index, bool own_thread,
+                     size_t& most_here);
   void Complete(const RunningPtr& running) PSD_EXCLUDES(mutex_);
   // Copies the result of a call to its device, sets it, and cancels the timer `limit`.
   void CopyResults(const RunningPtr& running, const Tensors& here, TimerQueue::Id limit)

@@ -97,23 +97,27 @@ TEST_P(DistAutogradTest, DAG_47_WhatIsLeftOfAContextFailsWithTheReasonOfTheLostS
   EXPECT_TRUE(trainer_.Backward(next, {Sum(again)}).ok());
 }
 
-// Otherwise the callee would begin a new part in its next session, until the caller learns that the
-// former one is lost.
-TEST_P(DistAutogradTest, DAG_47_ARequestIsForTheSessionThatHasThePartOfItsContext) {
+// Also one that is sent when the next session is open and the loss of the former one is not known
+// yet.
+TEST_P(DistAutogradTest, ARequestIsForTheSessionThatHasThePartOfItsContext) {
+  network_.EndSessionsOf("trainer0");
+  const uint64_t epoch = trainer_.agent.epoch();
   ContextPtr context = trainer_.autograd->NewContext();
-  rpc::Request first;
-  ASSERT_TRUE(trainer_.autograd->WrapRequest(context, "owner0", {}, first).ok());
-  EXPECT_TRUE(first.session_bound);
-  EXPECT_EQ(first.only_epoch, 0u) << "the part is in no session yet";
-  trainer_.Call(context, "owner0", "fetch", {});
-  rpc::Request second;
-  ASSERT_TRUE(trainer_.autograd->WrapRequest(context, "owner0", {}, second).ok());
-  EXPECT_TRUE(second.session_bound);
-  EXPECT_EQ(second.only_incarnation, owner0_.agent.self().incarnation);
-  EXPECT_EQ(second.only_epoch, trainer_.agent.epoch());
-  rpc::Request elsewhere;
-  ASSERT_TRUE(trainer_.autograd->WrapRequest(context, "owner1", {}, elsewhere).ok());
-  EXPECT_EQ(elsewhere.only_epoch, 0u);
+  rpc::Request late;
+  late.method = "test.call";
+  late.attachments = {{99, "fetch"}};
+  ASSERT_TRUE(trainer_.autograd->WrapRequest(context, "owner0", {}, late).ok());
+  EXPECT_TRUE(late.session_bound);
+  EXPECT_EQ(late.only_incarnation, owner0_.agent.self().incarnation);
+  EXPECT_EQ(late.only_epoch, epoch);
+  rpc::Request unknown;
+  ASSERT_TRUE(trainer_.autograd->WrapRequest(context, "nobody", {}, unknown).ok());
+  EXPECT_EQ(unknown.only_epoch, 0u) << "there is no session";
+  network_.EndSessionsOf("trainer0");
+  const auto reply = trainer_.agent.StartCall("owner0", std::move(late), {}).reply();
+  network_.RunAll();
+  EXPECT_EQ(reply.Wait().status().code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(owner0_.autograd->stats().contexts, 0u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Orders, DistAutogradTest, ::testing::Range<uint64_t>(1, 21));

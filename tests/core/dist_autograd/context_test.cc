@@ -50,12 +50,15 @@ TEST(ContextStateTest, GradientsThatArriveTogetherAllCount) {
 TEST(ContextStateTest, ALateNoticeAboutAnEarlierSessionChangesNothing) {
   IdSource ids(1);
   ContextState context({1, 1}, ids);
-  context.AddCallee("b");
-  context.Answered("b", {7, 2});
+  EXPECT_TRUE(context.AddCallee("b"));
+  EXPECT_FALSE(context.AddCallee("b"));
+  EXPECT_EQ(context.SessionOn("b").epoch, 0u);
+  context.SetSession("b", {7, 2});
   context.LoseSession("b", {7, 1}, absl::AbortedError("the first"));
   context.LoseSession("c", {7, 2}, absl::AbortedError("no callee"));
   EXPECT_TRUE(context.usable().ok());
-  context.Answered("b", {7, 3});
+  context.SetSession("b", {7, 3});
+  EXPECT_EQ(context.SessionOn("b"), (rref::SessionKey{7, 2}));
   context.LoseSession("b", {7, 2}, absl::AbortedError("the second"));
   EXPECT_EQ(context.usable().message(), "the second");
 }

@@ -6,7 +6,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "core/base/ids.h"
 #include "core/base/remedy.h"
 #include "core/base/status.h"
 #include "core/rpc/header.h"
@@ -196,6 +198,26 @@ TEST_F(CallerSessionTest, ACallForOneSessionNeverRunsInAnother) {
   session_.Start(kNow, 2, spec, actions_);
   EXPECT_EQ(Outcomes(), (Codes{absl::StatusCode::kAborted, absl::StatusCode::kAborted}));
   EXPECT_EQ(Requests().size(), 1u);
+}
+
+TEST_F(CallerSessionTest, ACallForASessionThatHasEndedSaysHow) {
+  CallSpec spec;
+  spec.only_incarnation = 7;
+  spec.only_epoch = 3;
+  spec.body = std::make_shared<Opaque>();
+  session_.OnLinkClosed(kNow, kLink, actions_);
+  Connect(4, /*resumed=*/false);
+  session_.Start(kNow, 1, spec, actions_);
+  ASSERT_EQ(Outcomes(), Codes{absl::StatusCode::kAborted});
+  EXPECT_TRUE(absl::StrContains(Statuses()[0].message(),
+                                absl::StrCat("incarnation ", IncarnationToString(7), " of b")))
+      << Statuses()[0];
+  Header leaving;
+  leaving.epoch = 4;
+  leaving.callee_incarnation = 7;
+  session_.OnLeaving(kLink, leaving, actions_);
+  session_.Start(kNow, 2, spec, actions_);
+  EXPECT_EQ(Outcomes(), (Codes{absl::StatusCode::kAborted, absl::StatusCode::kUnavailable}));
 }
 
 TEST_F(CallerSessionTest, TheLossOfASessionNamesItsEpoch) {

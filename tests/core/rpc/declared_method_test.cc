@@ -229,6 +229,19 @@ TEST_F(DeclaredMethodTest, TheRequestCarriesTheKindAndTheDestination) {
   EXPECT_TRUE(sent[1].session_bound);
 }
 
+// Such as one in a context of the callee's former life, for a reference to a value of this one.
+TEST_F(DeclaredMethodTest, ARequestForTwoIncarnationsIsNotSent) {
+  Request request;
+  request.only_incarnation = 1;
+  const absl::Status refused =
+      Ask(caller_, kContents, {"callee", 2}, std::move(request), {}).Wait().status();
+  EXPECT_TRUE(absl::IsAborted(refused)) << refused;
+  for (const Incarnation life : {1, 2}) {
+    EXPECT_NE(refused.message().find(IncarnationToString(life)), std::string::npos) << refused;
+  }
+  EXPECT_EQ(network_.Count("test.contents"), 0);
+}
+
 TEST(BulkTest, MoreBytesThanCanBeParsedAreRefusedUnread) {
   const std::byte unread[1] = {};
   Reply reply;

@@ -130,8 +130,14 @@ TEST(CallPlanTest, BlocksThatAreNotSmallTravelWithTheNoticeIfFewComeToARank) {
   EXPECT_FALSE(tells(Operation::kAllGather, 100, 4)) << "1,200 bytes from 3 ranks";
   EXPECT_TRUE(tells(Operation::kReduceScatter, 3 * 100, 3));
   EXPECT_FALSE(tells(Operation::kReduceScatter, 4 * 100, 4));
-  EXPECT_TRUE(tells(Operation::kBroadcast, 100, 3));
+  EXPECT_TRUE(tells(Operation::kBroadcast, 100, 4)) << "only the root sends";
+  EXPECT_FALSE(tells(Operation::kBroadcast, 101, 4));
   EXPECT_TRUE(CallPlan(Call(Operation::kAllReduce, 100), 1, limits).tells_bytes());
+  limits.most_shared_bytes = 1200;
+  CollectiveCall sharing = Call(Operation::kAllGather, 100);
+  sharing.shares_memory = true;
+  EXPECT_TRUE(CallPlan(sharing, 4, limits).tells_bytes());
+  EXPECT_FALSE(CallPlan(sharing, 5, limits).tells_bytes());
 }
 
 // Of 1,000 bytes rank j gets part j with the notices, and sends its sums in a piece of its own.
@@ -163,7 +169,8 @@ TEST(CallPlanTest, AnAllReduceOfRanksThatShareMemoryIsDirectIfItTravelsWithTheNo
   PlanLimits limits = kLimits;
   limits.most_direct_bytes = 0;
   limits.notice_bytes = 400;
-  limits.most_notice_bytes = 1000;
+  limits.most_notice_bytes = 0;
+  limits.most_shared_bytes = 1000;
   const auto direct = [&](int64_t elements, int ranks, bool shares_memory) {
     CollectiveCall call = Call(Operation::kAllReduce, elements);
     call.shares_memory = shares_memory;

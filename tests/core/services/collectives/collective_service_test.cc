@@ -349,11 +349,11 @@ TEST_F(CollectiveServiceTest, ACompleteCallKeepsItsResultWhenTheGroupFailsBefore
   CollectiveCall take;
   take.operation = Operation::kBroadcast;
   CollectiveCall give = take;
-  give.form = TensorForm{DType::kF32, {100'000}};
+  give.form = TensorForm{DType::kF32, {400'000}};
   std::vector<Future<CollectiveGroup::Tensors>> results;
   for (int call = 0; call < kCalls; ++call) results.push_back(StartSmall(*group_, 1));
   results.push_back(
-      group_->Start(give, {Must(Tensor::Full({100'000}, DType::kF32, 7))}, absl::Seconds(60)));
+      group_->Start(give, {Must(Tensor::Full({400'000}, DType::kF32, 7))}, absl::Seconds(60)));
   EXPECT_TRUE(Send(b_, kEnterCall, Enter(kCalls, take)).ok());
   results[0].OnReady([this](const absl::StatusOr<CollectiveGroup::Tensors>& /*sum*/) {
     group_->GiveUp(absl::InternalError("no more"));
@@ -366,7 +366,7 @@ TEST_F(CollectiveServiceTest, ACompleteCallKeepsItsResultWhenTheGroupFailsBefore
 }
 
 // Nobody waits for the first results, so that threads which receive messages complete the calls.
-TEST_F(CollectiveServiceTest, LargeNoticesOfRanksThatShareMemoryAreReducedOnOtherThreads) {
+TEST_F(CollectiveServiceTest, LargeNoticesOfRanksThatShareMemoryAreReducedOnAnyThread) {
   Connect(b_, c_);
   const auto parts = MakeThree();
   for (const auto& part : parts) part->set_shares_memory(true);

@@ -175,8 +175,8 @@ class NoticesBringParts : public GroupLedgerTest {
  protected:
   NoticesBringParts()
       : GroupLedgerTest({/*small_bytes=*/64, /*piece_bytes=*/128, /*most_direct_bytes=*/0,
-                         /*most_extra_bytes=*/0, /*notice_bytes=*/256, /*most_notice_bytes=*/512}) {
-  }
+                         /*most_extra_bytes=*/0, /*notice_bytes=*/256, /*most_notice_bytes=*/512,
+                         /*most_shared_bytes=*/512}) {}
 };
 
 TEST_F(NoticesBringParts, AnAllReduceReducesWithTheLastNoticeThenGathers) {
