@@ -272,7 +272,7 @@ void GroupLedger::Reduced(uint64_t number, size_t index, GroupEffects& effects) 
 void GroupLedger::Progress(Calls::iterator found, GroupEffects& effects) {
   Call& call = found->second;
   if (!call.begun || call.complete || call.heard < size() - 1 || !call.plan.has_value()) return;
-  // What the notices bring is there with the last of them.
+  // When the last notice has come, so has all the data that the notices carry.
   if (call.plan->tells_bytes() && call.reductions_left > 0 && !std::exchange(call.reducing, true))
     effects.push_back({GroupEffect::kReduce, found->first, 0, 0});
   if (call.pieces_left > 0 || call.reductions_left > 0) return;

@@ -140,7 +140,8 @@ TEST(CallPlanTest, BlocksThatAreNotSmallTravelWithTheNoticeIfFewComeToARank) {
   EXPECT_FALSE(CallPlan(sharing, 5, limits).tells_bytes());
 }
 
-// Of 1,000 bytes rank j gets part j with the notices, and sends its sums in a piece of its own.
+// A tensor of 1,000 bytes. The notices carry part j of it to rank j. Rank j then sends the sums of
+// that part in one piece.
 TEST(CallPlanTest, ThePartsOfAnAllReduceMayTravelWithTheNoticeToo) {
   PlanLimits limits = kLimits;
   limits.most_direct_bytes = 0;
